@@ -1,0 +1,184 @@
+"""Activity records as columns: one table from which every packed dtype derives.
+
+``FIELDS`` restates the structs of ``mspti_activity.h``; numpy adds the offsets.
+A :class:`Batch` is what travels from a decoded buffer to the outputs: records of
+one kind whose text columns hold ids into the batch's own strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from msmon.kinds import API_KINDS, ActivityKind
+
+TEXT = "<u8"
+"""Type of a ``char*`` in a buffer, and of the string id that replaces it in a batch."""
+
+_API_FIELDS = (
+    ("kind", "<u4"),
+    ("start_ns", "<u8"),
+    ("end_ns", "<u8"),
+    ("process_id", "<u4"),
+    ("thread_id", "<u4"),
+    ("correlation_id", "<u8"),
+    ("name", TEXT),
+)
+_TRANSFER_TAIL = (
+    ("size_bytes", "<u8"),
+    ("start_ns", "<u8"),
+    ("end_ns", "<u8"),
+    ("device_id", "<u4"),
+    ("stream_id", "<u4"),
+    ("correlation_id", "<u8"),
+    ("is_async", "u1"),
+)
+
+FIELDS: dict[ActivityKind, tuple[tuple[str, str], ...]] = {
+    # msptiActivityMarker; object_id is a union: process/thread for HOST, device/stream for DEVICE
+    ActivityKind.Marker: (
+        ("kind", "<u4"),
+        ("flag", "<u4"),
+        ("source_kind", "<u4"),
+        ("timestamp_ns", "<u8"),
+        ("id", "<u8"),
+        ("process_or_device_id", "<u4"),
+        ("thread_or_stream_id", "<u4"),
+        ("name", TEXT),
+        ("domain", TEXT),
+    ),
+    # msptiActivityKernel
+    ActivityKind.Kernel: (
+        ("kind", "<u4"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+        ("correlation_id", "<u8"),
+        ("type", TEXT),
+        ("name", TEXT),
+    ),
+    # msptiActivityApi, four kinds
+    **dict.fromkeys(sorted(API_KINDS), _API_FIELDS),
+    # msptiActivityHccl
+    ActivityKind.Hccl: (
+        ("kind", "<u4"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+        ("bandwidth_gb_per_s", "<f8"),
+        ("name", TEXT),
+        ("comm_name", TEXT),
+    ),
+    # msptiActivityMemory
+    ActivityKind.Memory: (
+        ("kind", "<u4"),
+        ("operation", "<u4"),
+        ("memory_kind", "<u4"),
+        ("correlation_id", "<u8"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("address", "<u8"),
+        ("size_bytes", "<u8"),
+        ("process_id", "<u4"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+    ),
+    # msptiActivityMemset, msptiActivityMemcpy
+    ActivityKind.MemSet: (("kind", "<u4"), ("value", "<u4"), *_TRANSFER_TAIL),
+    ActivityKind.MemCpy: (("kind", "<u4"), ("copy_kind", "<u4"), *_TRANSFER_TAIL),
+    # msptiActivityExternalCorrelation
+    ActivityKind.ExternalCorrelation: (
+        ("kind", "<u4"),
+        ("external_kind", "<u4"),
+        ("external_id", "<u8"),
+        ("correlation_id", "<u8"),
+    ),
+    # msptiActivityCommunication
+    ActivityKind.Communication: (
+        ("kind", "<u4"),
+        ("data_type", "<u4"),
+        ("count", "<u8"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("alg_type", TEXT),
+        ("name", TEXT),
+        ("comm_name", TEXT),
+        ("correlation_id", "<u8"),
+    ),
+}
+"""Fields of each record in memory order (mspti_activity.h: packed, then rounded up to 8 bytes)."""
+
+TEXT_FIELDS: dict[ActivityKind, tuple[str, ...]] = {
+    ActivityKind.Marker: ("name", "domain"),
+    ActivityKind.Kernel: ("type", "name"),
+    **dict.fromkeys(sorted(API_KINDS), ("name",)),
+    ActivityKind.Hccl: ("name", "comm_name"),
+    ActivityKind.Memory: (),
+    ActivityKind.MemSet: (),
+    ActivityKind.MemCpy: (),
+    ActivityKind.ExternalCorrelation: (),
+    ActivityKind.Communication: ("alg_type", "name", "comm_name"),
+}
+"""The ``char*`` fields of each record."""
+
+RECORD_ALIGNMENT_BYTES = 8
+
+
+def _packed_dtype(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
+    packed = np.dtype(list(fields))
+    rounded = -(-packed.itemsize // RECORD_ALIGNMENT_BYTES) * RECORD_ALIGNMENT_BYTES
+    return np.dtype(
+        {
+            "names": list(packed.names or ()),
+            "formats": [packed.fields[name][0] for name in packed.names or ()],  # type: ignore[index]
+            "offsets": [packed.fields[name][1] for name in packed.names or ()],  # type: ignore[index]
+            "itemsize": rounded,
+        }
+    )
+
+
+DTYPES: dict[ActivityKind, np.dtype[Any]] = {
+    kind: _packed_dtype(fields) for kind, fields in FIELDS.items()
+}
+"""One packed, 8-aligned structured dtype per kind; ``itemsize`` is the C struct's size."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one kind.
+
+    ``records`` has shape (n,) and dtype ``DTYPES[kind]``; every field named in
+    ``TEXT_FIELDS[kind]`` holds an index into ``strings``. ``strings[0]`` is always
+    the empty text, which also stands for a NULL pointer. Bytes that are not UTF-8
+    are kept as surrogate escapes; use :func:`printable` where text leaves msmon.
+    """
+
+    kind: ActivityKind
+    records: np.ndarray[Any, np.dtype[Any]]
+    strings: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def text(self, field: str) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the texts of a text field, shape (n,), dtype object."""
+        table = np.array(self.strings, dtype=object)
+        return table[self.records[field]]
+
+    def select(self, mask: np.ndarray[Any, np.dtype[Any]]) -> Batch:
+        """Return the records where ``mask`` (shape (n,), bool) holds; strings are shared."""
+        return Batch(self.kind, self.records[mask], self.strings)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` as valid Unicode: bytes that were not UTF-8 become ``\\xNN``."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

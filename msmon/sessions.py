@@ -1,0 +1,157 @@
+"""What is known about a monitored process and about one npu-monitor run in it.
+
+A *session* runs from start to stop inside one process. Its settings are changed
+by commands that carry only what they mention; everything else stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msmon.errors import UsageError
+from msmon.filters import Filter
+from msmon.kinds import ActivityKind, format_kinds, parse_kinds
+from msmon.options import MONITOR_OPTION, check_fields
+
+UNKNOWN_RANK = -1
+
+DROP_STAGES = ("mspti", "slots", "decode", "uplink", "sink", "disk")
+"""Where records can get lost, in the order they travel.
+
+mspti: dropped inside MSPTI (never told to us, so usually unknown); slots: no free
+buffer; decode: unreadable bytes; uplink: agent memory bound; sink: queue of an
+output full; disk: an output failed to write.
+"""
+
+Drops = dict[str, "int | None"]
+"""Dropped records per stage; None means that records were lost but not how many."""
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """A training process. ``key`` identifies it even where pids repeat across containers."""
+
+    host: str
+    pid: int
+    start_time: int
+    """Start time in clock ticks since boot (/proc/PID/stat, field 22)."""
+    container: str = ""
+    """Container or pid namespace id; empty outside containers."""
+    rank: int = UNKNOWN_RANK
+    local_rank: int = UNKNOWN_RANK
+    world_size: int = 0
+    device: int = -1
+    job_id: str = ""
+    """Job id of the scheduler, kept as text ("123_4" is a valid Slurm id)."""
+    framework: str = ""
+    uid: int = -1
+    command: str = ""
+
+    @property
+    def key(self) -> str:
+        """Text that no other living process shares."""
+        return f"{self.host}/{self.container}/{self.pid}/{self.start_time}"
+
+
+@dataclass(frozen=True)
+class MonitorSettings:
+    """Settings in force for one session; fields are those of ``MONITOR_OPTIONS``."""
+
+    kinds: str = ""
+    filter: str = MONITOR_OPTION["filter"].default
+    report_interval_s: float = MONITOR_OPTION["report_interval_s"].default
+    duration_s: float = MONITOR_OPTION["duration_s"].default
+    log_file: str = MONITOR_OPTION["log_file"].default
+    export_type: str = MONITOR_OPTION["export_type"].default
+    jsonl_rotate_lines: int = MONITOR_OPTION["jsonl_rotate_lines"].default
+    jsonl_rotate_files: int = MONITOR_OPTION["jsonl_rotate_files"].default
+    ship_records: bool = MONITOR_OPTION["ship_records"].default
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> MonitorSettings:
+        """Build from the fields a start command mentions. Raises UsageError."""
+        return cls(**check_fields(MONITOR_OPTION, fields))
+
+    def updated(self, fields: Mapping[str, Any]) -> MonitorSettings:
+        """Return settings with the mentioned fields changed.
+
+        Raises UsageError for a wrong value and for a field that can't change in a
+        running session.
+        """
+        checked = check_fields(MONITOR_OPTION, fields)
+        fixed = [
+            MONITOR_OPTION[name].flag
+            for name, value in checked.items()
+            if not MONITOR_OPTION[name].updatable and value != getattr(self, name)
+        ]
+        if fixed:
+            raise UsageError(
+                f"{', '.join(fixed)} can't change while monitoring runs",
+                "stop the session and start a new one",
+            )
+        if checked.get("filter") == "" and not self.kinds:
+            checked.setdefault("kinds", format_kinds(self.active_kinds))
+        return dataclasses.replace(self, **checked)
+
+    @property
+    def active_kinds(self) -> frozenset[ActivityKind]:
+        """Kinds to collect: ``kinds``, else those the filter names, else Marker."""
+        if self.kinds:
+            return parse_kinds(self.kinds)
+        return self.active_filter.kinds or frozenset({ActivityKind.Marker})
+
+    @property
+    def active_filter(self) -> Filter:
+        """The parsed filter."""
+        return Filter.parse(self.filter)
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return plain values for the wire and for ``status``."""
+        return {**dataclasses.asdict(self), "kinds": format_kinds(self.active_kinds)}
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """One npu-monitor run in one process. ``start_ns`` is wall clock."""
+
+    session_id: str
+    process: ProcessInfo
+    settings: MonitorSettings
+    start_ns: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Records of one session so far, per kind name; drops per stage.
+
+    received: decoded from buffers; kept: passed the filter; untimed: kept, but
+    without usable times, so left out of statistics.
+    """
+
+    received: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    untimed: dict[str, int] = field(default_factory=dict)
+    drops: Drops = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A span of a session in which records were lost. ``records`` per kind name, None: unknown."""
+
+    stage: str
+    start_ns: int
+    end_ns: int
+    records: dict[str, int] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SessionEnd:
+    """How a session ended. ``end_ns`` is wall clock; reason "lost": the process vanished."""
+
+    end_ns: int
+    reason: str
+    counts: Counts = field(default_factory=Counts)

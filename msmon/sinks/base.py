@@ -1,0 +1,75 @@
+"""The protocol of an output.
+
+A sink is one class. The daemon makes one instance per kind of output and calls it
+from a single worker (a thread, or a process where ``OWN_PROCESS`` is set), so a
+sink needs no locks and may block. It is found through the entry-point group
+``msmon.sinks`` under its ``NAME``.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from msmon.options import Option
+from msmon.records import Batch
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.windows import Window
+
+
+@dataclass(frozen=True)
+class SessionOutput:
+    """Answer to ``open_session``.
+
+    ``files``: absolute paths that will be written. ``written_seq``: sequence number
+    up to which an earlier daemon already wrote this session (0: nothing).
+    """
+
+    files: tuple[str, ...] = ()
+    written_seq: int = 0
+
+
+class Sink(abc.ABC):
+    """Base of all outputs. Methods may raise SinkError or OSError: the data of the
+    current commit is then counted as lost at stage "disk" and the sink is tried again."""
+
+    NAME: ClassVar[str]
+    """Name after ``--sink`` and of the entry point."""
+    HELP: ClassVar[str]
+    """One line for ``--sink help``."""
+    OPTIONS: ClassVar[tuple[Option, ...]] = ()
+    """Options taken after ``NAME:``; checked before ``__init__`` gets them as keywords."""
+    WANTS_RECORDS: ClassVar[bool] = False
+    WANTS_WINDOWS: ClassVar[bool] = True
+    OWN_PROCESS: ClassVar[bool] = False
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    @abc.abstractmethod
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        """Begin (or, after a restart of the daemon, continue) the output of a session."""
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        """Take a batch. Only called when ``WANTS_RECORDS``."""
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        """Take a window. Only called when ``WANTS_WINDOWS``."""
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        """Take note that records of this session were lost."""
+
+    def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
+        """Take a fact about the session ("parallel_group_info": JSON text)."""
+
+    @abc.abstractmethod
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        """End the output of a session; its files are complete when this returns."""
+
+    def commit(self) -> None:
+        """Make everything taken so far durable. Called at least every half second while
+        data flows, and once when it pauses; what was committed is acknowledged."""
+
+    def close(self) -> None:
+        """Release everything; open sessions stay continuable."""

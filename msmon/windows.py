@@ -1,0 +1,71 @@
+"""Windows: statistics of one report interval, per kind, device and operator.
+
+A window is columns, small and self-contained, so that it can travel, be merged
+with windows of other intervals or ranks, and still answer quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+OPERATOR_DTYPE = np.dtype(
+    [
+        ("kind", "<u4"),
+        ("device_id", "<i8"),
+        ("name", "<u4"),
+        ("domain", "<u4"),
+        ("count", "<u8"),
+        ("total_ns", "<u8"),
+        ("min_ns", "<u8"),
+        ("max_ns", "<u8"),
+    ]
+)
+"""One row per (kind, device, name, domain). device_id is -1 for the host; name and domain
+index ``Window.names`` (domain is the marker domain, otherwise the empty text)."""
+
+BUCKET_DTYPE = np.dtype([("operator", "<u4"), ("bucket", "<u2"), ("count", "<u4")])
+"""One row per non-empty histogram bucket of an operator (an index into ``operators``)."""
+
+OTHER_NAME = "other"
+"""Name under which operators beyond the cap of a window are summed."""
+
+SUB_BUCKETS_PER_OCTAVE = 8
+"""Buckets are log-linear: the exponent and the top three mantissa bits of the duration as
+float32, so the relative width of a bucket is 1/8 and a quantile is off by 6.3 % at most."""
+
+
+def bucket_of(durations_ns: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the bucket numbers (uint16, shape (n,)) of durations in ns (>= 0)."""
+    bits = durations_ns.astype(np.float32).view(np.uint32)
+    return (bits >> np.uint32(20)).astype(np.uint16)
+
+
+def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
+    """Return the lower (inclusive) and upper (exclusive) duration of a bucket in ns."""
+    edges = np.array([bucket << 20, (bucket + 1) << 20], dtype=np.uint32).view(np.float32)
+    return float(edges[0]), float(edges[1])
+
+
+@dataclass(frozen=True)
+class Window:
+    """Statistics of one interval of one session. Times are wall clock ns.
+
+    ``received``, ``kept`` and ``untimed`` count records per kind name in this
+    window; ``step`` is the training step at its end (-1: unknown).
+    """
+
+    index: int
+    start_ns: int
+    end_ns: int
+    operators: np.ndarray[Any, np.dtype[Any]]
+    buckets: np.ndarray[Any, np.dtype[Any]]
+    names: tuple[str, ...]
+    step: int = -1
+    received: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    untimed: dict[str, int] = field(default_factory=dict)
+    overflow_names: int = 0
+    """Distinct names that did not fit the cap and were summed under ``other``."""
