@@ -7,6 +7,7 @@ one kind whose text columns hold ids into the batch's own strings.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from msmon.kinds import API_KINDS, ActivityKind
+
+Column = np.ndarray[Any, np.dtype[Any]]
+"""An array of one field or of whole records, shape (n,)."""
 
 TEXT = "<u8"
 """Type of a ``char*`` in a buffer, and of the string id that replaces it in a batch."""
@@ -132,16 +136,16 @@ RECORD_ALIGNMENT_BYTES = 8
 
 
 def _packed_dtype(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
-    packed = np.dtype(list(fields))
-    rounded = -(-packed.itemsize // RECORD_ALIGNMENT_BYTES) * RECORD_ALIGNMENT_BYTES
-    return np.dtype(
-        {
-            "names": list(packed.names or ()),
-            "formats": [packed.fields[name][0] for name in packed.names or ()],  # type: ignore[index]
-            "offsets": [packed.fields[name][1] for name in packed.names or ()],  # type: ignore[index]
-            "itemsize": rounded,
-        }
-    )
+    formats = [np.dtype(code) for _, code in fields]
+    offsets = [0, *itertools.accumulate(item.itemsize for item in formats)]
+    rounded = -(-offsets[-1] // RECORD_ALIGNMENT_BYTES) * RECORD_ALIGNMENT_BYTES
+    layout: Any = {
+        "names": [name for name, _ in fields],
+        "formats": formats,
+        "offsets": offsets[:-1],
+        "itemsize": rounded,
+    }
+    return np.dtype(layout)
 
 
 DTYPES: dict[ActivityKind, np.dtype[Any]] = {
@@ -161,20 +165,53 @@ class Batch:
     """
 
     kind: ActivityKind
-    records: np.ndarray[Any, np.dtype[Any]]
+    records: Column
     strings: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def text(self, field: str) -> np.ndarray[Any, np.dtype[Any]]:
+    def text(self, field: str) -> Column:
         """Return the texts of a text field, shape (n,), dtype object."""
-        table = np.array(self.strings, dtype=object)
-        return table[self.records[field]]
+        table: Column = np.array(self.strings, dtype=object)
+        texts: Column = table[self.records[field]]
+        return texts
 
-    def select(self, mask: np.ndarray[Any, np.dtype[Any]]) -> Batch:
+    def to_frames(self) -> tuple[bytes, bytes]:
+        """Return (records, strings): the packed records, and the texts joined by NUL.
+
+        A C string holds no NUL byte, so the separator can't occur inside a text.
+        """
+        return self.records.tobytes(), encode_texts(self.strings)
+
+    @classmethod
+    def from_frames(cls, kind: ActivityKind, records: bytes, strings: bytes) -> Batch:
+        """Rebuild a batch. Raises ValueError when the frames don't fit together."""
+        dtype = DTYPES[kind]
+        if len(records) % dtype.itemsize:
+            raise ValueError(f"{len(records)} bytes are no whole number of {kind.name} records")
+        array = np.frombuffer(records, dtype)
+        texts = decode_texts(strings)
+        if len(array) and not (array["kind"] == kind).all():
+            raise ValueError(f"a record in a {kind.name} batch has another kind")
+        for field in TEXT_FIELDS[kind]:
+            if len(array) and int(array[field].max()) >= len(texts):
+                raise ValueError(f"a {kind.name} record refers to a text that was not sent")
+        return cls(kind, array, texts)
+
+    def select(self, mask: Column) -> Batch:
         """Return the records where ``mask`` (shape (n,), bool) holds; strings are shared."""
         return Batch(self.kind, self.records[mask], self.strings)
+
+
+def encode_texts(texts: Sequence[str]) -> bytes:
+    """Join texts by NUL, as UTF-8 with surrogate escapes turned back into their bytes."""
+    return "\0".join(texts).encode("utf-8", "surrogateescape")
+
+
+def decode_texts(data: bytes) -> tuple[str, ...]:
+    """Reverse :func:`encode_texts`; the result has at least one text."""
+    return tuple(data.decode("utf-8", "surrogateescape").split("\0"))
 
 
 def printable(text: str) -> str:

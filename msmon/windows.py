@@ -7,9 +7,10 @@ with windows of other intervals or ranks, and still answer quantiles.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+
+from msmon.records import Column, decode_texts, encode_texts
 
 OPERATOR_DTYPE = np.dtype(
     [
@@ -37,7 +38,7 @@ SUB_BUCKETS_PER_OCTAVE = 8
 float32, so the relative width of a bucket is 1/8 and a quantile is off by 6.3 % at most."""
 
 
-def bucket_of(durations_ns: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+def bucket_of(durations_ns: Column) -> Column:
     """Return the bucket numbers (uint16, shape (n,)) of durations in ns (>= 0)."""
     bits = durations_ns.astype(np.float32).view(np.uint32)
     return (bits >> np.uint32(20)).astype(np.uint16)
@@ -60,8 +61,8 @@ class Window:
     index: int
     start_ns: int
     end_ns: int
-    operators: np.ndarray[Any, np.dtype[Any]]
-    buckets: np.ndarray[Any, np.dtype[Any]]
+    operators: Column
+    buckets: Column
     names: tuple[str, ...]
     step: int = -1
     received: dict[str, int] = field(default_factory=dict)
@@ -69,3 +70,23 @@ class Window:
     untimed: dict[str, int] = field(default_factory=dict)
     overflow_names: int = 0
     """Distinct names that did not fit the cap and were summed under ``other``."""
+
+    def to_frames(self) -> tuple[bytes, bytes, bytes]:
+        """Return (operators, buckets, names) as bytes; the other fields travel in the header."""
+        return self.operators.tobytes(), self.buckets.tobytes(), encode_texts(self.names)
+
+    @staticmethod
+    def columns_from_frames(
+        operators: bytes, buckets: bytes, names: bytes
+    ) -> tuple[Column, Column, tuple[str, ...]]:
+        """Rebuild operators, buckets and names. Raises ValueError when they don't fit."""
+        if len(operators) % OPERATOR_DTYPE.itemsize or len(buckets) % BUCKET_DTYPE.itemsize:
+            raise ValueError("a window frame is cut short")
+        rows = np.frombuffer(operators, OPERATOR_DTYPE)
+        filled = np.frombuffer(buckets, BUCKET_DTYPE)
+        texts = decode_texts(names)
+        if len(rows) and max(int(rows["name"].max()), int(rows["domain"].max())) >= len(texts):
+            raise ValueError("a window refers to a name that was not sent")
+        if len(filled) and int(filled["operator"].max()) >= len(rows):
+            raise ValueError("a window bucket refers to an operator that was not sent")
+        return rows, filled, texts

@@ -85,7 +85,7 @@ class Status(Message):
     """Kind name → why it could not be enabled."""
     counts: Counts = field(default_factory=Counts)
     stuck_in: str = ""
-    """The MSPTI call that has not returned for some seconds, for example "msptiActivityEnable(Kernel)"."""
+    """The MSPTI call that has not returned for seconds, say "msptiActivityEnable(Kernel)"."""
     cpu_s: float = 0.0
     """CPU seconds used by the agent's threads so far."""
     library: str = ""
@@ -188,7 +188,7 @@ class SessionOpened(Message):
 
 @dataclass(frozen=True)
 class Records(Message):
-    """A→D. One batch. Payload frames: records (bytes), strings (msgpack list)."""
+    """A→D. One batch. Payload frames: those of ``Batch.to_frames``."""
 
     TYPE = "records"
     session_id: str
@@ -199,7 +199,7 @@ class Records(Message):
 
 @dataclass(frozen=True)
 class WindowReport(Message):
-    """A→D. One window. Payload frames: operators, buckets (bytes), names (msgpack list)."""
+    """A→D. One window. Payload frames: those of ``Window.to_frames``."""
 
     TYPE = "window"
     session_id: str

@@ -1,0 +1,28 @@
+"""msmon: online performance monitoring for training and inference on Ascend NPUs.
+
+This module only re-exports; each name is imported on first use, so that
+``import msmon`` stays fast and starts nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "ActivityKind": "msmon.kinds",
+    "Monitor": "msmon.agent.monitor",
+    "init": "msmon.agent",
+    "shutdown": "msmon.agent",
+    "step": "msmon.agent",
+}
+
+__all__ = [*sorted(_EXPORTS), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
