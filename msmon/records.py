@@ -145,7 +145,8 @@ def _packed_dtype(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
         "offsets": offsets[:-1],
         "itemsize": rounded,
     }
-    return np.dtype(layout)
+    dtype: np.dtype[Any] = np.dtype(layout)
+    return dtype
 
 
 DTYPES: dict[ActivityKind, np.dtype[Any]] = {
