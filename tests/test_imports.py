@@ -1,0 +1,214 @@
+"""The architecture: which part may import which, and how light the imports stay."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import msmon
+
+ROOT = Path(msmon.__file__).parent
+
+ALLOWED_PARTS = {
+    "domain": {"domain"},
+    "ffi": {"ffi", "domain"},
+    "bus": {"bus", "domain"},
+    "sinks": {"sinks", "domain"},
+    "agent": {"agent", "bus", "ffi", "domain"},
+    "commands": {"commands", "agent", "bus", "sinks", "ffi", "domain"},
+    "compat": {"compat", "commands", "agent", "bus", "sinks", "ffi", "domain"},
+}
+"""Part → the parts of msmon that it may import; the top modules are "domain"."""
+
+AGENT_PATH = ("domain", "ffi", "bus", "agent")
+"""What lives inside the training process."""
+
+AGENT_LIBRARIES = {
+    "domain": {"numpy"},
+    "ffi": {"numpy"},
+    "bus": {"msgpack", "numpy", "zmq"},
+    "agent": {"msgpack", "numpy", "zmq"},
+}
+"""Part of the agent's path → the libraries it may import when it is loaded."""
+
+HEAVY = {"ctypes", "msgpack", "numpy", "zmq", "click", "rich", "tensorboard", "xlsxwriter"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module; ``deferred`` when it happens inside a function."""
+
+    target: str
+    line: int
+    deferred: bool
+
+
+def part_of(module: str) -> str:
+    names = module.split(".")
+    return names[1] if len(names) > 1 and names[1] in ALLOWED_PARTS else "domain"
+
+
+def source_files() -> dict[str, Path]:
+    files = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        names = ["msmon", *path.relative_to(ROOT).with_suffix("").parts]
+        files[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
+    return files
+
+
+SOURCES = source_files()
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    deferred = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}:{node.lineno} imports relatively"
+            base = str(node.module)
+            members = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [name if name in SOURCES else base for name in members]
+        else:
+            continue
+        for target in dict.fromkeys(targets):
+            yield Import(target, node.lineno, id(node) in deferred)
+
+
+def ours(target: str) -> bool:
+    return target.split(".")[0] == "msmon"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_arrows_point_one_way(module: str) -> None:
+    allowed = ALLOWED_PARTS[part_of(module)]
+    against = [
+        f"{SOURCES[module]}:{item.line} imports {item.target}"
+        for item in imports_of(module)
+        if ours(item.target) and part_of(item.target) not in allowed
+    ]
+    assert not against
+
+
+def test_no_import_cycles() -> None:
+    graph = {
+        module: {item.target for item in imports_of(module) if item.target in SOURCES}
+        for module in SOURCES
+    }
+    finished: set[str] = set()
+
+    def walk(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail[trail.index(module) :], module))
+        if module in finished:
+            return
+        for target in sorted(graph[module]):
+            walk(target, (*trail, module))
+        finished.add(module)
+
+    for module in graph:
+        walk(module, ())
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if part_of(name) in AGENT_PATH])
+def test_agent_path_names_few_libraries(module: str) -> None:
+    own_libraries = AGENT_LIBRARIES[part_of(module)]
+    installed = {"click", "msgpack", "numpy", "rich", "tensorboard", "xlsxwriter", "zmq", "yaml"}
+    against = [
+        f"{SOURCES[module]}:{item.line} imports {item.target}"
+        for item in imports_of(module)
+        if not item.deferred and item.target.split(".")[0] in installed - own_libraries
+    ]
+    assert not against
+
+
+def run_python(source: str) -> list[str]:
+    """Run ``source`` in a fresh interpreter and return the list that it prints as JSON."""
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source], capture_output=True, text=True, timeout=60
+    )
+    assert finished.returncode == 0, finished.stderr
+    printed: list[str] = json.loads(finished.stdout)
+    return printed
+
+
+def test_agent_path_loads_few_libraries() -> None:
+    modules = [name for name in SOURCES if part_of(name) in AGENT_PATH]
+    loaded = run_python(
+        f"""
+import importlib, json, sys
+before = set(sys.modules)
+for name in {modules!r}:
+    importlib.import_module(name)
+new = set(sys.modules) - before
+installed = [
+    name for name in new
+    if "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")
+]
+print(json.dumps(sorted({{name.split(".")[0] for name in installed}})))
+"""
+    )
+    # numpy and pyzmq bring this one where an older Python needs it
+    assert set(loaded) <= {"msmon", "msgpack", "numpy", "zmq", "typing_extensions"}
+
+
+def test_importing_msmon_is_light() -> None:
+    surprises = run_python(
+        f"""
+import json, sys
+surprises = []
+def watch(event, arguments):
+    if event == "open" and not str(arguments[0]).endswith((".py", ".pyc")):
+        surprises.append(f"opened {{arguments[0]}}")
+    if event.startswith(("socket.", "subprocess.", "os.fork", "ctypes.dlopen", "_thread.start")):
+        surprises.append(event)
+sys.addaudithook(watch)
+import msmon
+import threading
+if threading.active_count() != 1:
+    surprises.append("a thread")
+surprises += sorted(set(sys.modules) & {HEAVY!r})
+print(json.dumps(surprises))
+"""
+    )
+    assert surprises == []
+
+
+def test_public_names_are_pinned() -> None:
+    assert msmon.__all__ == ["ActivityKind", "Monitor", "init", "shutdown", "step", "__version__"]
+
+
+@pytest.mark.parametrize("name", msmon.__all__)
+def test_public_names_resolve(name: str) -> None:
+    assert getattr(msmon, name)
+
+
+def test_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="profile"):
+        _ = msmon.profile
+
+
+def test_entry_points_resolve() -> None:
+    declared = [
+        entry
+        for entry in distribution("msmon").entry_points
+        if entry.group in {"console_scripts", "msmon.sinks"}
+    ]
+    assert declared
+    for entry in declared:
+        module, _, attribute = entry.value.partition(":")
+        assert hasattr(importlib.import_module(module), attribute), entry.value
