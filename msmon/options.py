@@ -109,7 +109,8 @@ def _export_type(value: Any) -> str:
     return names.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """Parse a switch: only True and False. Raises ValueError for anything else."""
     if not isinstance(value, bool):
         raise ValueError(value)
     return value
@@ -205,7 +206,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "ship_records",
         "ship_records",
         "Set by the daemon: raw records are wanted, not only statistics.",
-        _flag,
+        flag,
         default=False,
         updatable=True,
     ),

@@ -120,6 +120,20 @@ class MonitorRequest(Message):
 
 
 @dataclass(frozen=True)
+class TraceRequest(Message):
+    """C→D. ``action``: start or cancel. ``fields``: see ``trace_options.TRACE_OPTIONS``."""
+
+    TYPE = "trace-request"
+    action: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    selection: Selection = field(default_factory=Selection)
+    process_limit: int = 0
+    """At most this many processes; 0: all matched."""
+    pause_monitor: bool = False
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True)
 class StatusRequest(Message):
     """C→D."""
 
@@ -154,7 +168,7 @@ class Reply(Message):
 
 @dataclass(frozen=True)
 class Command(Message):
-    """D→A. ``action``: "monitor.start", "monitor.update", "monitor.stop"."""
+    """D→A. ``action``: monitor.start, monitor.update, monitor.stop, trace.start, trace.cancel."""
 
     TYPE = "command"
     action: str
