@@ -1,0 +1,195 @@
+"""The two functions that make every socket, and the watch over a connection.
+
+Whatever applies to all sockets (CURVE, limits, time-outs) is set here and nowhere
+else, before bind or connect, since libzmq ignores most of it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
+from msmon.bus.endpoints import Endpoint
+from msmon.bus.keys import KeyPair
+from msmon.errors import BusError
+
+ZAP_DOMAIN = "msmon"
+
+_SEND_QUEUE_MESSAGES = 1000
+_RECEIVE_QUEUE_MESSAGES = 64
+"""Per connection, so that one sender can't fill the receiver's memory."""
+_HEARTBEAT_MS = 2_000
+_HEARTBEAT_LOST_MS = 8_000
+_HANDSHAKE_LIMIT_MS = 5_000
+_RECONNECT_MS = 100
+_RECONNECT_LIMIT_MS = 2_000
+_BACKLOG = 1024
+_FRAME_ALLOWANCE_BYTES = 64 << 10
+
+
+def bind(context: zmq.Context[Any], keys: KeyPair | None, urls: Sequence[str]) -> zmq.Socket[Any]:
+    """Return a ROUTER bound to all ``urls``; ``keys`` is None where security is off.
+
+    Every connection is put to the authenticator (the ZAP handler); without one, none
+    is accepted. Sending to a peer that is gone or full raises instead of waiting.
+    Raises BusError naming the address that can't be had.
+    """
+    router: zmq.Socket[Any] = context.socket(zmq.ROUTER)
+    _set_common(router)
+    router.setsockopt(zmq.BACKLOG, _BACKLOG)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
+    router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    if keys is not None:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        router.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+    for url in urls:
+        try:
+            router.bind(url)
+        except zmq.ZMQError as error:
+            router.close()
+            raise BusError(f"can't listen on {url}: {error.strerror}") from None
+    return router
+
+
+def connect(
+    context: zmq.Context[Any], endpoint: Endpoint
+) -> tuple[zmq.Socket[Any], HandshakeWatch]:
+    """Return a DEALER that is connecting to ``endpoint``, and the watch over it.
+
+    Messages are only queued once the connection is made (IMMEDIATE). Close the watch
+    before the socket.
+    """
+    dealer: zmq.Socket[Any] = context.socket(zmq.DEALER)
+    _set_common(dealer)
+    dealer.setsockopt(zmq.IMMEDIATE, 1)
+    dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_LIMIT_MS)
+    if endpoint.server_public_key is not None and endpoint.client_keys is not None:
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, endpoint.server_public_key)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, endpoint.client_keys.public)
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, endpoint.client_keys.secret)
+    watch = HandshakeWatch(dealer, secured=endpoint.server_public_key is not None)
+    dealer.connect(endpoint.url)
+    return dealer, watch
+
+
+def _set_common(socket: zmq.Socket[Any]) -> None:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE_MESSAGES)
+    socket.setsockopt(zmq.RCVHWM, _RECEIVE_QUEUE_MESSAGES)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_PAYLOAD_FRAME_BYTES + _FRAME_ALLOWANCE_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_LIMIT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_LOST_MS)
+
+
+@dataclass(frozen=True)
+class LinkEvent:
+    """Something that happened to a connection.
+
+    ``state``: "connected" (the secured handshake is done), "refused" (it failed;
+    ``final`` when libzmq won't try again by itself: make a new socket) or
+    "disconnected". ``reason`` and ``next_step`` explain a refusal.
+    """
+
+    state: str
+    reason: str = ""
+    next_step: str = ""
+    final: bool = False
+
+
+class HandshakeWatch:
+    """The socket monitor of one connecting socket.
+
+    Register ``socket`` with a poller and call :meth:`events` when it is readable.
+    """
+
+    _EVENTS = (
+        zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        | zmq.EVENT_DISCONNECTED
+        | zmq.EVENT_CONNECTED
+    )
+
+    def __init__(self, watched: zmq.Socket[Any], secured: bool) -> None:
+        self._watched = watched
+        self._secured = secured
+        self._established = False
+        self.reached = False
+        """Whether something accepted the connection, whatever came of it."""
+        self.socket: zmq.Socket[Any] = watched.get_monitor_socket(self._EVENTS)
+        self.socket.setsockopt(zmq.LINGER, 0)
+
+    def events(self) -> list[LinkEvent]:
+        """Return what happened since the last call; never waits."""
+        found = []
+        while self.socket.poll(0):
+            message: Any = self.socket.recv_multipart()
+            event = parse_monitor_message(message)
+            known = self._translate(int(event["event"]), int(event["value"]))
+            if known is not None:
+                found.append(known)
+        return found
+
+    def _translate(self, event: int, value: int) -> LinkEvent | None:
+        if event == zmq.EVENT_CONNECTED:
+            self.reached = True
+            return None
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._established = True
+            return LinkEvent("connected")
+        if event == zmq.EVENT_DISCONNECTED:
+            established, self._established = self._established, False
+            return LinkEvent("disconnected") if established else None
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return LinkEvent(
+                "refused",
+                f"the daemon does not accept this user or key (code {value})",
+                "ask its operator to allow this client's public key, or this user",
+                final=True,
+            )
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            return self._protocol_failure(value)
+        return LinkEvent(
+            "refused",
+            "the daemon broke the handshake off: the public key that this side has for it "
+            "is not its key",
+            "copy the daemon's public key again",
+        )
+
+    def _protocol_failure(self, code: int) -> LinkEvent:
+        if code != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            return LinkEvent(
+                "refused",
+                f"what listens there is no msmon daemon (ZMTP error {code:#x})",
+                "check host and port",
+                final=True,
+            )
+        if self._secured:
+            return LinkEvent(
+                "refused",
+                "the daemon runs with --insecure and this side expects a secured connection",
+                "use --insecure here too, or restart the daemon without it",
+                final=True,
+            )
+        return LinkEvent(
+            "refused",
+            "the daemon only takes secured connections and this side uses --insecure",
+            "leave --insecure out",
+            final=True,
+        )
+
+    def close(self) -> None:
+        """End the watch. Call before closing the watched socket."""
+        self._watched.disable_monitor()
+        self.socket.close()
