@@ -1,0 +1,95 @@
+"""How the answer to a command is shown: one line per process, what went wrong and what
+to do about it, and the exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from msmon.bus.messages import Reply, Selection
+from msmon.commands.parameters import unmatched
+
+HEADLINES = {
+    "none-registered": "no process is registered with the daemon",
+    "none-matched": "no registered process matches",
+    "lost": "the process has ended or is no longer heard of",
+}
+"""What is said where the daemon gives no sentence of its own."""
+
+
+def printable(value: Any) -> str:
+    """Return text that can't move the cursor or break a line of the terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in str(value)
+    )
+
+
+def process_name(row: Mapping[str, Any]) -> str:
+    """Return "rank 3 host:pid", or only "host:pid" for a process without a rank."""
+    place = f"{printable(row.get('host', '?'))}:{row.get('pid', '?')}"
+    rank = row.get("rank", -1)
+    return f"rank {rank} {place}" if isinstance(rank, int) and rank >= 0 else place
+
+
+def in_rank_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows by job, rank, host and pid."""
+    return sorted(
+        rows,
+        key=lambda row: (
+            str(row.get("job_id", "")),
+            row.get("rank", -1),
+            str(row.get("host", "")),
+            row.get("pid", 0),
+        ),
+    )
+
+
+def as_json(reply: Reply) -> str:
+    """Return the reply as one line of JSON; keys are those of :class:`Reply`."""
+    return json.dumps(dataclasses.asdict(reply))
+
+
+def show_answer(reply: Reply, selection: Selection, json_wanted: bool) -> int:
+    """Print what happened in every matched process and return the exit code.
+
+    0 only when something matched, all that was selected by name was there, and every
+    process said yes.
+    """
+    rows = in_rank_order(reply.rows)
+    missing = unmatched(selection, rows) if reply.outcome in ("ok", "partial", "failed") else []
+    succeeded = reply.outcome == "ok" and not missing
+    if json_wanted:
+        click.echo(as_json(reply))
+        return 0 if succeeded else 1
+    for row in rows:
+        _show_row(row)
+    if missing:
+        click.echo(f"msmon: not registered: {', '.join(missing)}", err=True)
+    if not succeeded:
+        _show_failure(reply)
+    return 0 if succeeded else 1
+
+
+def _show_row(row: Mapping[str, Any]) -> None:
+    verdict = "ok" if row.get("ok", True) else "failed"
+    text = printable(row.get("text", ""))
+    click.echo(f"{process_name(row)}: {verdict}{': ' if text else ''}{text}")
+    if row.get("next_step"):
+        click.echo(f"  {printable(row['next_step'])}")
+    for kind, reason in (row.get("unavailable_kinds") or {}).items():
+        click.echo(f"  {kind} is not collected: {printable(reason)}")
+    for path in row.get("files") or ():
+        click.echo(f"  {printable(path)}")
+
+
+def _show_failure(reply: Reply) -> None:
+    text = reply.text or HEADLINES.get(reply.outcome, "")
+    if text:
+        click.echo(f"msmon: {text}", err=True)
+    if reply.next_step:
+        click.echo(f"  {reply.next_step}", err=True)

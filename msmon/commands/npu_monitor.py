@@ -1,0 +1,130 @@
+"""``msmon npu-monitor start|update|stop``: collect operator timings in running ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from msmon.bus.messages import MonitorRequest, Selection
+from msmon.commands.answers import show_answer
+from msmon.commands.connection import Connection, daemon_options
+from msmon.commands.parameters import Command, option_from, select_processes
+from msmon.errors import UsageError
+from msmon.options import MONITOR_OPTION, MONITOR_OPTIONS
+
+
+@click.group("npu-monitor", context_settings={"help_option_names": ["-h", "--help"]})
+def npu_monitor() -> None:
+    """Collect operator timings inside running processes; the job is not restarted.
+
+    \b
+    msmon npu-monitor start --filter "Kernel:MatMul" --report-interval-s 1
+    msmon npu-monitor update --report-interval-s 5
+    msmon npu-monitor stop
+
+    Without --pid, --rank or --job-id every registered process takes part.
+    """
+
+
+def _monitor_options(starting: bool) -> Callable[[Command], Command]:
+    """Add the typed options of ``MONITOR_OPTIONS``; what can't be updated is hidden there."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(MONITOR_OPTIONS):
+            if option.flag.startswith("--"):
+                command = option_from(option, hidden=not (starting or option.updatable))(command)
+        return command
+
+    return add
+
+
+@npu_monitor.command()
+@_monitor_options(starting=True)
+@select_processes
+@daemon_options
+def start(connection: Connection, selection: Selection, **fields: Any) -> int:
+    """Start collecting.
+
+    Statistics per operator go to the daemon's outputs; with --log-file every record is
+    exported to that directory as well.
+
+    \b
+    All communication and every kernel with MatMul in its name, a window each second:
+      msmon npu-monitor start --kind Kernel,Communication \\
+          --filter "Kernel:MatMul;Communication:all" --report-interval-s 1
+    Thirty seconds of ranks 0 to 3 into a database:
+      msmon npu-monitor start --kind Kernel,API --rank 0-3 --duration 30 --log-file ./out
+    """
+    return _command("start", fields, connection, selection)
+
+
+@npu_monitor.command()
+@_monitor_options(starting=False)
+@select_processes
+@daemon_options
+def update(connection: Connection, selection: Selection, **fields: Any) -> int:
+    """Change a running session; what is not mentioned stays as it is.
+
+    \b
+    msmon npu-monitor update --report-interval-s 5
+    msmon npu-monitor update --filter ""          # lift the filter, keep the kinds
+    """
+    mentioned = [name for name, value in fields.items() if value is not None]
+    if not mentioned:
+        raise UsageError("nothing to change", "give --kind, --filter or --report-interval-s")
+    fixed = [MONITOR_OPTION[n].flag for n in mentioned if not MONITOR_OPTION[n].updatable]
+    if fixed:
+        raise UsageError(
+            f"{', '.join(fixed)} can't change while monitoring runs",
+            "stop the session and start a new one",
+        )
+    return _command("update", fields, connection, selection)
+
+
+@npu_monitor.command()
+@select_processes
+@daemon_options
+def stop(connection: Connection, selection: Selection) -> int:
+    """Stop collecting; prints what each process delivered and wrote."""
+    return _command("stop", {}, connection, selection)
+
+
+def _command(
+    action: str,
+    fields: dict[str, Any],
+    connection: Connection,
+    selection: Selection,
+) -> int:
+    mentioned = {name: value for name, value in fields.items() if value is not None}
+    if mentioned.get("log_file"):
+        mentioned["log_file"] = absolute_path(mentioned["log_file"], connection)
+    request = MonitorRequest(action, mentioned, selection, connection.timeout_s)
+    reply = connection.request(request)
+    return show_answer(reply, selection, connection.json)
+
+
+def absolute_path(path: str, connection: Connection) -> str:
+    """Return ``path`` as the daemon must see it: absolute, with ``~`` expanded.
+
+    Links and ``..`` are left to the daemon, which resolves them where it writes. Raises
+    UsageError for a relative path on another machine.
+    """
+    if connection.same_machine:
+        path = os.path.expanduser(path)
+    if os.path.isabs(path):
+        return path
+    if not connection.same_machine:
+        raise UsageError(
+            f"--log-file: {path!r} is relative, and the daemon on {connection.host} writes it",
+            "give an absolute path on that machine",
+        )
+    try:
+        return os.path.join(os.getcwd(), path)
+    except FileNotFoundError:
+        raise UsageError(
+            f"--log-file: {path!r} is relative, and the current directory is gone",
+            "give an absolute path",
+        ) from None

@@ -1,0 +1,116 @@
+"""``msmon status``: a row per registered process, and what is worth knowing below it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from msmon.bus.messages import Reply, Selection, StatusRequest
+from msmon.commands.answers import as_json, show_answer
+from msmon.commands.connection import Connection, daemon_options
+from msmon.commands.parameters import option_from, select_processes
+from msmon.commands.status_table import daemon_line, details, notes, process_table
+from msmon.errors import MsmonError
+from msmon.options import Option, real_number
+
+INTERVAL = Option(
+    "interval_s",
+    "--interval",
+    "Seconds between two looks of --watch.",
+    real_number,
+    default=2.0,
+    minimum=0.2,
+    maximum=3600,
+    metavar="SECONDS",
+)
+
+
+@click.command()
+@click.option("--verbose", "-v", is_flag=True, help="Show all that is known of each process.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@option_from(INTERVAL)
+@select_processes
+@daemon_options
+def status(
+    connection: Connection,
+    selection: Selection,
+    verbose: bool,
+    watch: bool,
+    interval_s: float | None,
+) -> int:
+    """Show every registered process: state, settings in force, records, drops.
+
+    DROPPED adds up all stages; a + means that more were lost, and nobody knows how many.
+    """
+    verbose = verbose or bool(selection.pids or selection.ranks or selection.job_ids)
+    if watch:
+        _watch(connection, selection, verbose, interval_s or INTERVAL.default)
+    reply = connection.request(StatusRequest(selection))
+    if connection.json or not reply.rows:
+        return _answer_without_table(reply, selection, connection)
+    _console().print(_page(reply, verbose))
+    return 0
+
+
+def _answer_without_table(reply: Reply, selection: Selection, connection: Connection) -> int:
+    if not connection.json:
+        click.echo(daemon_line(reply.daemon).plain)
+    code = show_answer(reply, selection, connection.json)
+    nothing_asked = selection == Selection()
+    return 0 if nothing_asked and reply.outcome in ("ok", "none-registered") else code
+
+
+def _console() -> Console:
+    """Return a console of the terminal's width, or wide enough for everything in a pipe."""
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=False)
+
+
+def _page(reply: Reply, verbose: bool) -> RenderableType:
+    parts: list[RenderableType] = [daemon_line(reply.daemon), Text(), process_table(reply.rows)]
+    if verbose:
+        parts += [line for row in reply.rows for line in (Text(), details(row))]
+    else:
+        below = notes(reply.rows)
+        parts += [Text(), *below] if below else []
+    return Group(*parts)
+
+
+def _watch(connection: Connection, selection: Selection, verbose: bool, interval_s: float) -> None:
+    """Show the status again and again until Ctrl-C; a daemon that is away may come back."""
+    console = _console()
+    live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+    in_place = console.is_terminal and not connection.json
+    if in_place:
+        live.start()
+    try:
+        while True:
+            text, page = _look(connection, selection, verbose)
+            if in_place:
+                live.update(page, refresh=True)
+            elif connection.json:
+                click.echo(text)
+            else:
+                console.print(page)
+            time.sleep(interval_s)
+    finally:
+        live.stop()
+
+
+def _look(
+    connection: Connection, selection: Selection, verbose: bool
+) -> tuple[str, RenderableType]:
+    """Return the status of now, as JSON and as a page."""
+    try:
+        reply = connection.request(StatusRequest(selection))
+    except MsmonError as error:
+        document = {"outcome": "error", "text": error.message, "next_step": error.next_step}
+        return json.dumps(document), Text(f"{error.message}\n{error.next_step}".rstrip())
+    if reply.rows:
+        return as_json(reply), _page(reply, verbose)
+    return as_json(reply), Text(f"{reply.text}\n{reply.next_step}".rstrip())

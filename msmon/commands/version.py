@@ -1,0 +1,30 @@
+"""``msmon version``: the version and protocol of both sides."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+import msmon
+from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, VersionRequest
+from msmon.commands.answers import printable
+from msmon.commands.connection import Connection, daemon_options
+
+PROTOCOL = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
+
+
+@click.command()
+@daemon_options
+def version(connection: Connection) -> None:
+    """Show the version of this command and of the daemon."""
+    client = {"version": msmon.__version__, "protocol": PROTOCOL}
+    if not connection.json:
+        click.echo(f"msmon   {client['version']} (protocol {client['protocol']})")
+    daemon = connection.request(VersionRequest()).daemon
+    if connection.json:
+        click.echo(json.dumps({"client": client, "daemon": daemon}))
+        return
+    protocol = f" (protocol {printable(daemon['protocol'])})" if daemon.get("protocol") else ""
+    place = f"{printable(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
+    click.echo(f"daemon  {printable(daemon.get('version', '?'))}{protocol} on {place}")
