@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msmon.errors import CommandRefused, MsptiError
 from msmon.ffi.decode import decode
@@ -137,9 +137,7 @@ class Recorder:
         unavailable = {}
         for kind in sorted(kinds - self._enabled):
             try:
-                self._call(
-                    f"msptiActivityEnable({kind.name})", lambda k=kind: self._mspti.enable(k)
-                )
+                self._call(f"msptiActivityEnable({kind.name})", self._mspti.enable, kind)
             except MsptiError as error:
                 unavailable[kind.name] = str(error)
             else:
@@ -189,7 +187,7 @@ class Recorder:
         batches = self.drain()
         handle = self._subscription
         assert handle is not None
-        self._attempt("msptiUnsubscribe", lambda: self._mspti.unsubscribe(handle))
+        self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
         self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
         batches += self.drain()
         self._enable_domains()
@@ -204,12 +202,12 @@ class Recorder:
         try:
             self._call(
                 "msptiActivityRegisterCallbacks",
-                lambda: self._mspti.register_callbacks(
-                    self._arena.request_address, self._arena.complete_address
-                ),
+                self._mspti.register_callbacks,
+                self._arena.request_address,
+                self._arena.complete_address,
             )
         except MsptiError:
-            self._attempt("msptiUnsubscribe", lambda: self._mspti.unsubscribe(handle))
+            self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
             raise
         self._subscription = handle
 
@@ -236,18 +234,20 @@ class Recorder:
         for name in self._disabled_domains:
             self._attempt(
                 f"msptiActivityDisableMarkerDomain({name})",
-                lambda n=name: self._mspti.disable_marker_domain(n),
+                self._mspti.disable_marker_domain,
+                name,
             )
 
     def _enable_domains(self) -> None:
         for name in self._disabled_domains:
             self._attempt(
                 f"msptiActivityEnableMarkerDomain({name})",
-                lambda n=name: self._mspti.enable_marker_domain(n),
+                self._mspti.enable_marker_domain,
+                name,
             )
 
     def _disable(self, kind: ActivityKind) -> None:
-        self._attempt(f"msptiActivityDisable({kind.name})", lambda: self._mspti.disable(kind))
+        self._attempt(f"msptiActivityDisable({kind.name})", self._mspti.disable, kind)
         self._enabled.discard(kind)
 
     # --- buffers --------------------------------------------------------------------
@@ -287,16 +287,16 @@ class Recorder:
 
     # --- calls ------------------------------------------------------------------------
 
-    def _call(self, text: str, function: Callable[[], T]) -> T:
+    def _call(self, text: str, function: Callable[..., T], *arguments: Any) -> T:
         self.call_in_progress = MsptiCall(text, time.monotonic())
         try:
-            return function()
+            return function(*arguments)
         finally:
             self.call_in_progress = None
 
-    def _attempt(self, text: str, function: Callable[[], object]) -> None:
+    def _attempt(self, text: str, function: Callable[..., object], *arguments: Any) -> None:
         try:
-            self._call(text, function)
+            self._call(text, function, *arguments)
         except MsptiError as error:
             self.problems.append(str(error))
 
