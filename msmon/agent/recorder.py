@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from msmon.errors import CommandRefused, MsptiError
+from msmon.errors import CommandRefused, LibraryUnavailable, MsptiError
 from msmon.ffi.decode import decode
 from msmon.ffi.walk import split
 from msmon.kinds import ActivityKind
@@ -36,6 +36,9 @@ looked for, so that a clock set back in the middle of a recording costs nothing.
 
 EARLIEST_WALL_CLOCK_NS = 10**18
 """Smaller times (before 2001) are raw counters of an uncalibrated device, or no times at all."""
+
+CALL_ERRORS = (MsptiError, LibraryUnavailable)
+"""What a call can raise: a result other than success, or a function that this library lacks."""
 
 _HOLDER: dict[str, Recorder] = {}
 """The recorder that holds this process's one subscription, under the key "subscription"."""
@@ -71,7 +74,7 @@ class Recorder:
         self._early_until_s = 0.0
         self._overflow_bytes_at_start = 0
         self._undecoded_bytes = 0
-        self._stale_slots: set[int] = set()
+        self._first_order = 0
 
     @property
     def active(self) -> bool:
@@ -112,7 +115,7 @@ class Recorder:
         """Subscribe and enable the kinds; return kind name → reason for those that failed.
 
         Raises CommandRefused when another recorder of this process is active, and
-        MsptiError when MSPTI can't be subscribed to; nothing stays enabled then.
+        MsptiError or LibraryUnavailable when MSPTI can't be subscribed to; nothing stays enabled then.
         """
         holder = _HOLDER.setdefault("subscription", self)
         if holder is not self or self.active:
@@ -122,7 +125,7 @@ class Recorder:
             )
         try:
             self._subscribe()
-        except MsptiError:
+        except CALL_ERRORS:
             del _HOLDER["subscription"]
             raise
         self._discard_leftovers()
@@ -138,7 +141,7 @@ class Recorder:
         for kind in sorted(kinds - self._enabled):
             try:
                 self._call(f"msptiActivityEnable({kind.name})", self._mspti.enable, kind)
-            except MsptiError as error:
+            except CALL_ERRORS as error:
                 unavailable[kind.name] = str(error)
             else:
                 self._enabled.add(kind)
@@ -164,8 +167,7 @@ class Recorder:
                 self._discard_completed()
             return
         for buffer in self._arena.completed():
-            if buffer.slot in self._stale_slots:
-                self._stale_slots.discard(buffer.slot)
+            if buffer.order < self._first_order:
                 self._discard(buffer)
                 continue
             for batch in self._decode(buffer):
@@ -206,7 +208,7 @@ class Recorder:
                 self._arena.request_address,
                 self._arena.complete_address,
             )
-        except MsptiError:
+        except CALL_ERRORS:
             self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
             raise
         self._subscription = handle
@@ -214,11 +216,11 @@ class Recorder:
     def _discard_leftovers(self) -> None:
         """Have buffers of an earlier recording completed and thrown away.
 
-        Those that MSPTI keeps even now are remembered by their slot.
+        Those that MSPTI keeps even now are known by the number of their request.
         """
         self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
         self._discard_completed()
-        self._stale_slots = set(self._arena.slots_held())
+        self._first_order = self._arena.requests
 
     def _reset_counters(self) -> None:
         self._start_ns = time.time_ns()
@@ -297,7 +299,7 @@ class Recorder:
     def _attempt(self, text: str, function: Callable[..., object], *arguments: Any) -> None:
         try:
             self._call(text, function, *arguments)
-        except MsptiError as error:
+        except CALL_ERRORS as error:
             self.problems.append(str(error))
 
 
