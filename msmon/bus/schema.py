@@ -84,7 +84,7 @@ def _checker(hint: Any, module: str) -> Checker:
         return _list_of(_checker(arguments[0], module))
     if get_origin(hint) is dict:
         return _map_of(_checker(arguments[1], module))
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return checker_of_fields(hint)
     return _SCALARS[hint]
 

@@ -125,6 +125,7 @@ class HandshakeWatch:
         self._watched = watched
         self._secured = secured
         self._established = False
+        self._broken_off_count = 0
         self.reached = False
         """Whether something accepted the connection, whatever came of it."""
         self.socket: zmq.Socket[Any] = watched.get_monitor_socket(self._EVENTS)
@@ -160,6 +161,17 @@ class HandshakeWatch:
             )
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             return self._protocol_failure(value)
+        return self._broken_off()
+
+    def _broken_off(self) -> LinkEvent | None:
+        """A connection that ended during the handshake, without a word.
+
+        The first time this may just as well be a mismatch of mechanisms, which
+        libzmq only names at the next attempt.
+        """
+        self._broken_off_count += 1
+        if self._broken_off_count < 2:
+            return None
         return LinkEvent(
             "refused",
             "the daemon broke the handshake off: the public key that this side has for it "
