@@ -9,9 +9,11 @@ sink needs no locks and may block. It is found through the entry-point group
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from msmon.errors import SinkError
 from msmon.options import Option
 from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd, SessionInfo
@@ -30,9 +32,24 @@ class SessionOutput:
     written_seq: int = 0
 
 
+class CommitFailed(SinkError):
+    """Some sessions could not be committed; all others were. ``sessions``: id → reason."""
+
+    def __init__(self, sessions: Mapping[str, str]) -> None:
+        super().__init__("; ".join(sorted(set(sessions.values()))))
+        self.sessions = dict(sessions)
+
+    def __reduce__(self) -> tuple[type[CommitFailed], tuple[dict[str, str]]]:
+        return CommitFailed, (self.sessions,)
+
+
 class Sink(abc.ABC):
-    """Base of all outputs. Methods may raise SinkError or OSError: the data of the
-    current commit is then counted as lost at stage "disk" and the sink is tried again."""
+    """Base of all outputs.
+
+    Methods may raise SinkError or OSError. A little later the worker opens that session
+    anew and hands in again what it was given since the last commit; other sessions go on.
+    Data beyond the memory bound is counted as lost at stage "disk".
+    """
 
     NAME: ClassVar[str]
     """Name after ``--sink`` and of the entry point."""
@@ -49,7 +66,11 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def open_session(self, session: SessionInfo) -> SessionOutput:
-        """Begin (or, after a restart of the daemon, continue) the output of a session."""
+        """Begin (or, after a restart of the daemon, continue) the output of a session.
+
+        May be called again for an open session, after an error: whatever was taken since
+        the last commit is then forgotten, and comes again.
+        """
 
     def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
         """Take a batch. Only called when ``WANTS_RECORDS``."""

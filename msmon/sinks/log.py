@@ -1,0 +1,65 @@
+"""Windows as lines of the daemon's log: the operators that took most time."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from msmon.kinds import ActivityKind
+from msmon.options import Option, whole_number
+from msmon.records import printable
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import SessionOutput, Sink
+from msmon.windows import Window
+
+_log = logging.getLogger("msmon.windows")
+
+
+class LogSink(Sink):
+    """One line per session event and window, one per operator of the top."""
+
+    NAME = "log"
+    HELP = "Windows of statistics as lines of the daemon's log."
+    OPTIONS = (
+        Option(
+            "top",
+            "top",
+            "operators shown per window",
+            whole_number,
+            default=5,
+            minimum=0,
+            maximum=1000,
+            metavar="N",
+        ),
+    )
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        process = session.process
+        self._log(session.session_id, f"opened: pid {process.pid} rank {process.rank}")
+        return SessionOutput()
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        seconds = (window.end_ns - window.start_ns) / 1e9
+        kept = ", ".join(f"{kind} {count}" for kind, count in sorted(window.kept.items()))
+        self._log(session_id, f"window {window.index} ({seconds:.3f} s): {kept or 'no records'}")
+        order = np.argsort(-window.operators["total_ns"].astype(np.int64), kind="stable")
+        for row in window.operators[order[: self.options.get("top", 5)]]:
+            name = printable(window.names[row["name"]])
+            kind = ActivityKind(row["kind"]).name
+            mean_us = int(row["total_ns"]) / max(1, int(row["count"])) / 1000
+            self._log(
+                session_id,
+                f"  {kind} {name!r} device {row['device_id']}: {row['count']} times, "
+                f"mean {mean_us:.3f} us, max {int(row['max_ns']) / 1000:.3f} us",
+            )
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        lost = "unknown" if gap.records is None else sum(gap.records.values())
+        self._log(session_id, f"records lost at stage {gap.stage}: {lost} {gap.reason}")
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        self._log(session_id, f"closed: {end.reason}")
+
+    def _log(self, session_id: str, text: str) -> None:
+        _log.info("session %s %s", session_id, text)
