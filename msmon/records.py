@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from msmon.kinds import API_KINDS, ActivityKind
+from msmon.tables import arrow_table, numpy_columns
 
 Column = np.ndarray[Any, np.dtype[Any]]
 """An array of one field or of whole records, shape (n,)."""
@@ -178,6 +179,15 @@ class Batch:
         texts: Column = table[self.records[field]]
         return texts
 
+    def to_numpy(self) -> dict[str, Column]:
+        """Return field name → contiguous array of shape (n,); text fields hold str objects."""
+        return numpy_columns(self.records, self.strings, TEXT_FIELDS[self.kind])
+
+    def to_arrow(self) -> Any:
+        """Return a ``pyarrow.Table``, texts as dictionaries. Raises UsageError without pyarrow."""
+        strings = [printable(text) for text in self.strings]
+        return arrow_table(self.records, strings, TEXT_FIELDS[self.kind])
+
     def to_frames(self) -> tuple[bytes, bytes]:
         """Return (records, strings): the packed records, and the texts joined by NUL.
 
@@ -202,7 +212,30 @@ class Batch:
 
     def select(self, mask: Column) -> Batch:
         """Return the records where ``mask`` (shape (n,), bool) holds; strings are shared."""
-        return Batch(self.kind, self.records[mask], self.strings)
+        chosen = np.flatnonzero(mask)
+        if len(chosen) == len(self):
+            return self
+        # take() moves whole records; indexing by mask would copy field by field
+        return Batch(self.kind, self.records.take(chosen), self.strings)
+
+
+def concatenate(batches: Sequence[Batch]) -> Batch:
+    """Join batches of one kind (at least one), with one table of strings."""
+    filled = [batch for batch in batches if len(batch)]
+    if len(filled) < 2:
+        return filled[0] if filled else batches[-1]
+    kind = filled[0].kind
+    records: Column = np.empty(sum(map(len, filled)), DTYPES[kind])
+    ids: dict[str, int] = {"": 0}
+    start = 0
+    for batch in filled:
+        part = records[start : start + len(batch)]
+        part.view(np.uint8)[:] = np.ascontiguousarray(batch.records).view(np.uint8)
+        renumbered = np.array([ids.setdefault(text, len(ids)) for text in batch.strings], TEXT)
+        for field in TEXT_FIELDS[kind]:
+            part[field] = renumbered[part[field]]
+        start += len(batch)
+    return Batch(kind, records, tuple(ids))
 
 
 def encode_texts(texts: Sequence[str]) -> bytes:
