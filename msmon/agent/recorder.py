@@ -64,6 +64,7 @@ class Recorder:
         self.problems: list[str] = []
         self.early_records = 0
         self.late_records = 0
+        self.buffers_read = 0
         self._mspti = mspti
         self._arena = arena
         self._subscription: int | None = None
@@ -97,15 +98,29 @@ class Recorder:
         return self._arena.slots_out
 
     @property
+    def lost_bytes(self) -> dict[str, int]:
+        """Bytes of records lost in this recording: "slots" (no free buffer) and "decode"."""
+        overflow = self._arena.overflow_bytes - self._overflow_bytes_at_start
+        return {"slots": overflow, "decode": self._undecoded_bytes}
+
+    @property
     def lost(self) -> Drops:
         """Records lost in this recording, per stage; None where only bytes are known."""
-        overflow = self._arena.overflow_bytes - self._overflow_bytes_at_start
+        lost_bytes = self.lost_bytes
         drops: Drops = {}
-        if overflow > 0:
-            drops["slots"] = self._records_in(overflow)
-        if self._undecoded_bytes:
+        if lost_bytes["slots"]:
+            sizes = {DTYPES[kind].itemsize for kind in self._enabled_ever}
+            drops["slots"] = lost_bytes["slots"] // sizes.pop() if len(sizes) == 1 else None
+        if lost_bytes["decode"]:
             drops["decode"] = None
         return drops
+
+    def records_in(self, size_bytes: int) -> dict[str, int] | None:
+        """Return kind name → number of records in so many bytes; None when that is unknown."""
+        if len(self._enabled_ever) != 1:
+            return None
+        (kind,) = self._enabled_ever
+        return {kind.name: size_bytes // DTYPES[kind].itemsize}
 
     def start(
         self,
@@ -114,8 +129,8 @@ class Recorder:
     ) -> dict[str, str]:
         """Subscribe and enable the kinds; return kind name → reason for those that failed.
 
-        Raises CommandRefused when another recorder of this process is active, and
-        MsptiError or LibraryUnavailable when MSPTI can't be subscribed to; nothing stays enabled then.
+        Raises CommandRefused when another recorder of this process is active, and MsptiError
+        or LibraryUnavailable when MSPTI can't be subscribed to; nothing stays enabled then.
         """
         holder = _HOLDER.setdefault("subscription", self)
         if holder is not self or self.active:
@@ -181,21 +196,23 @@ class Recorder:
         Never raises: calls that failed are listed in ``problems``. Buffers that MSPTI
         completes later are accepted and discarded.
         """
-        if not self.active:
-            return []
+        return list(self.ending())
+
+    def ending(self) -> Iterator[Batch]:
+        """End the recording as :meth:`stop` does, one buffer at a time; must be exhausted."""
+        handle = self._subscription
+        if handle is None:
+            return
         for kind in sorted(self._enabled):
             self._disable(kind)
         self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
-        batches = self.drain()
-        handle = self._subscription
-        assert handle is not None
+        yield from self.batches()
         self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
         self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
-        batches += self.drain()
+        yield from self.batches()
         self._enable_domains()
         self._subscription = None
         _HOLDER.pop("subscription", None)
-        return batches
 
     # --- start and stop, step by step ---------------------------------------------
 
@@ -259,6 +276,7 @@ class Recorder:
             decoded = decode(self._arena.view(buffer))
         finally:
             self._arena.release(buffer)
+        self.buffers_read += 1
         self._undecoded_bytes += decoded.lost_bytes
         return decoded.batches
 
@@ -282,10 +300,6 @@ class Recorder:
         count = int(early.sum())
         self.early_records += count
         return batch.select(~early) if count else batch
-
-    def _records_in(self, size_bytes: int) -> int | None:
-        sizes = {DTYPES[kind].itemsize for kind in self._enabled_ever}
-        return size_bytes // sizes.pop() if len(sizes) == 1 else None
 
     # --- calls ------------------------------------------------------------------------
 

@@ -1,0 +1,220 @@
+"""One npu-monitor run: settings in force, records to windows and batches, the end.
+
+Everything here runs on the collector's thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msmon.agent.losses import LossReports
+from msmon.agent.recorder import CALL_ERRORS, Recorder
+from msmon.agent.uplink import Uplink
+from msmon.errors import CommandRefused
+from msmon.filtering import RecordFilter
+from msmon.records import Batch
+from msmon.sessions import Counts, Gap, MonitorSettings, SessionEnd
+from msmon.statistics import WindowStatistics
+
+FLUSH_INTERVAL_S = 1.0
+"""MSPTI delivers a partly filled buffer only when told, and on some starts nothing at all
+by itself, so it is told this often however long the report interval is."""
+
+MANY_SLOTS_OUT = 3
+"""More buffers inside MSPTI than the current one and a full one on its way out."""
+
+TICK_S = 0.25
+SHORTEST_TICK_S = 0.01
+_BUSY_BUFFERS = 3
+"""This many buffers in one tick: come back sooner."""
+
+_CLOCK_JUMP_NS = 1_000_000_000
+
+
+class MonitoringSession:
+    """A session from start to stop; made when its recorder has been started.
+
+    ``step`` returns the current training step (-1: unknown).
+    """
+
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        recorder: Recorder,
+        uplink: Uplink,
+        step: Callable[[], int],
+    ) -> None:
+        self.session_id = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self.settings = settings
+        self.unavailable_kinds: dict[str, str] = {}
+        self.problem = ""
+        self._recorder = recorder
+        self._uplink = uplink
+        self._step = step
+        self._filter = RecordFilter(settings.active_filter)
+        self._statistics = WindowStatistics()
+        self._received: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        self._untimed: Counter[str] = Counter()
+        self._window_received: Counter[str] = Counter()
+        self._window_index = 0
+        self._tick_s = TICK_S
+
+    # --- life -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises CommandRefused when another recording runs in this process or none of
+        the kinds can be enabled, and what :meth:`Recorder.start` raises.
+        """
+        self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
+        if not self._recorder.enabled_kinds:
+            self._recorder.stop()
+            raise CommandRefused("no kind can be recorded", _reasons(self.unavailable_kinds))
+        now_s = time.monotonic()
+        self._anchor_ns = time.time_ns() - int(now_s * 1e9)
+        self._window_start_s = now_s
+        self._next_flush_s = now_s + FLUSH_INTERVAL_S
+        duration_s = self.settings.duration_s
+        self._deadline_s = now_s + duration_s if duration_s else float("inf")
+        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns(now_s))
+        self._uplink.open(self.session_id, self.settings.as_fields(), self._recorder.start_ns)
+
+    @property
+    def next_tick_s(self) -> float:
+        """When :meth:`tick` is to be called next, on the monotonic clock."""
+        return min(time.monotonic() + self._tick_s, self._window_end_s, self._deadline_s)
+
+    @property
+    def due(self) -> bool:
+        """Whether the duration that was asked for is over."""
+        return time.monotonic() >= self._deadline_s
+
+    def tick(self) -> None:
+        """Take what MSPTI has recorded since the last call."""
+        now_s = time.monotonic()
+        window_over = now_s >= self._window_end_s
+        if window_over or now_s >= self._next_flush_s or self._many_slots_out:
+            self._flush()
+            self._next_flush_s = now_s + FLUSH_INTERVAL_S
+        self._take(self._recorder.batches())
+        if window_over:
+            self._close_window()
+
+    def update(self, fields: Mapping[str, Any]) -> None:
+        """Change the settings that ``fields`` mentions; all others stay.
+
+        What was recorded until now still counts by the old settings. Raises UsageError,
+        and then nothing has changed.
+        """
+        new = self.settings.updated(fields)
+        old = self.settings
+        self._recorder.change_kinds(self._recorder.enabled_kinds & new.active_kinds)
+        self._flush()
+        self._take(self._recorder.batches())
+        if new.filter != old.filter:
+            self._filter = RecordFilter(new.active_filter)
+        self.unavailable_kinds = self._recorder.change_kinds(new.active_kinds)
+        if new.report_interval_s != old.report_interval_s:
+            self._close_window()
+        self.settings = new
+        self._uplink.put_note(self.session_id, "settings", json.dumps(new.as_fields()))
+
+    def stop(self, reason: str) -> None:
+        """End the recording and deliver all that it holds."""
+        self._take(self._recorder.ending())
+        if self._recorder.problems:
+            self.problem = self._recorder.problems[-1]
+        end_ns = self._wall_ns(time.monotonic())
+        self._losses.report(end_ns, at_end=True)
+        self._close_window()
+        self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
+
+    def counts(self) -> Counts:
+        """Return the records so far, and the drops of every stage in this process."""
+        drops = self._recorder.lost
+        uplink = sum(self._uplink.dropped(self.session_id).values())
+        if uplink:
+            drops["uplink"] = uplink
+        return Counts(dict(self._received), dict(self._kept), dict(self._untimed), drops)
+
+    # --- records ----------------------------------------------------------------------
+
+    @property
+    def _many_slots_out(self) -> bool:
+        return self._recorder.slots_out >= MANY_SLOTS_OUT
+
+    def _flush(self) -> None:
+        try:
+            self._recorder.flush()
+        except CALL_ERRORS as error:
+            self.problem = str(error)
+
+    def _take(self, batches: Iterable[Batch]) -> None:
+        buffers_before = self._recorder.buffers_read
+        for batch in batches:
+            name = batch.kind.name
+            self._received[name] += len(batch)
+            self._window_received[name] += len(batch)
+            kept = self._filter.apply(batch)
+            if not len(kept):
+                continue
+            self._kept[name] += len(kept)
+            if self.settings.ship_records:
+                self._uplink.put_records(self.session_id, kept)
+            self._statistics.add(kept)
+        self._pace(self._recorder.buffers_read - buffers_before)
+        self._losses.report(self._wall_ns(time.monotonic()))
+
+    def _report_gap(self, gap: Gap) -> None:
+        self._uplink.put_gap(self.session_id, gap)
+
+    def _pace(self, buffers: int) -> None:
+        """Come sooner while buffers fill quickly, later again when they don't."""
+        if buffers >= _BUSY_BUFFERS:
+            self._tick_s = max(SHORTEST_TICK_S, self._tick_s / 2)
+        else:
+            self._tick_s = min(TICK_S, self._tick_s * 2)
+
+    # --- windows ----------------------------------------------------------------------
+
+    @property
+    def _window_end_s(self) -> float:
+        return self._window_start_s + self.settings.report_interval_s
+
+    def _close_window(self) -> None:
+        now_s = time.monotonic()
+        window = self._statistics.close(
+            self._window_index,
+            self._wall_ns(self._window_start_s),
+            self._wall_ns(now_s),
+            self._step(),
+        )
+        window = dataclasses.replace(window, received=dict(self._window_received))
+        self._untimed.update(window.untimed)
+        self._uplink.put_window(self.session_id, window)
+        self._window_received.clear()
+        self._window_index += 1
+        self._window_start_s = now_s
+        self._note_clock_jump(now_s)
+
+    def _wall_ns(self, monotonic_s: float) -> int:
+        return self._anchor_ns + int(monotonic_s * 1e9)
+
+    def _note_clock_jump(self, now_s: float) -> None:
+        """Follow the wall clock when somebody has set it, and say so."""
+        jump_ns = time.time_ns() - self._wall_ns(now_s)
+        if abs(jump_ns) > _CLOCK_JUMP_NS:
+            self._anchor_ns += jump_ns
+            self._uplink.put_note(self.session_id, "clock_jump_ns", str(jump_ns))
+
+
+def _reasons(unavailable: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in unavailable.items())
