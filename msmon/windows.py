@@ -27,27 +27,31 @@ OPERATOR_DTYPE = np.dtype(
 """One row per (kind, device, name, domain). device_id is -1 for the host; name and domain
 index ``Window.names`` (domain is the marker domain, otherwise the empty text)."""
 
-BUCKET_DTYPE = np.dtype([("operator", "<u4"), ("bucket", "<u2"), ("count", "<u4")])
+BUCKET_DTYPE = np.dtype([("operator", "<u4"), ("bucket", "<u2"), ("count", "<u8")])
 """One row per non-empty histogram bucket of an operator (an index into ``operators``)."""
 
 OTHER_NAME = "other"
 """Name under which operators beyond the cap of a window are summed."""
 
 SUB_BUCKETS_PER_OCTAVE = 8
-"""Buckets are log-linear: the exponent and the top three mantissa bits of the duration as
-float32, so the relative width of a bucket is 1/8 and a quantile is off by 6.3 % at most."""
+"""Buckets are log-linear: exponent and top three mantissa bits of the duration as float64, so a
+bucket is at most 1/8 wider than its lower bound and its middle off by 1/16 (6.3 %) at most."""
+
+_BUCKET_SHIFT = np.uint64(52 - 3)
 
 
 def bucket_of(durations_ns: Column) -> Column:
     """Return the bucket numbers (uint16, shape (n,)) of durations in ns (>= 0)."""
-    bits = durations_ns.astype(np.float32).view(np.uint32)
-    return (bits >> np.uint32(20)).astype(np.uint16)
+    bits = durations_ns.astype(np.float64).view(np.uint64)
+    buckets: Column = (bits >> _BUCKET_SHIFT).astype(np.uint16)
+    return buckets
 
 
 def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
     """Return the lower (inclusive) and upper (exclusive) duration of a bucket in ns."""
-    edges = np.array([bucket << 20, (bucket + 1) << 20], dtype=np.uint32).view(np.float32)
-    return float(edges[0]), float(edges[1])
+    edges = np.array([bucket, bucket + 1], dtype=np.uint64) << _BUCKET_SHIFT
+    low, high = edges.view(np.float64).tolist()
+    return low, high
 
 
 @dataclass(frozen=True)
