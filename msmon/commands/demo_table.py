@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from msmon.commands.answers import printable
+from msmon.commands.status_table import elastic
 
 LAG_THRESHOLD = 0.9
 """A rank lags when its mean collective lasts less than this share of the others' median."""
@@ -109,7 +109,7 @@ def operator_table(
     """Return the table of the top ``limit`` operators of each rank, the lagging one marked."""
     table = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left")
     table.add_column("RANK", no_wrap=True)
-    table.add_column("OPERATOR", no_wrap=True, overflow="ellipsis")
+    table.add_column("OPERATOR")
     for name in ("COUNT", "TOTAL ms", "MEAN µs", "P95 µs", "SHARE"):
         table.add_column(name, justify="right", no_wrap=True)
     lagging = lagging_rank(totals)
@@ -119,7 +119,7 @@ def operator_table(
         for name, total, share in top_operators(totals[rank], limit):
             table.add_row(
                 Text(label, style=style),
-                Text(printable(name)),
+                elastic(name),
                 f"{total.count}",
                 f"{total.total_ns / 1e6:.1f}",
                 f"{total.mean_ns / 1e3:.1f}",

@@ -83,18 +83,18 @@ def process_table(rows: Sequence[Row]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
     jobs = len({row.get("job_id", "") for row in rows}) > 1
     if jobs:
-        table.add_column("JOB", no_wrap=True, overflow="ellipsis")
+        table.add_column("JOB")
     table.add_column("RANK", justify="right", no_wrap=True, min_width=4)
-    table.add_column("HOST", no_wrap=True, overflow="ellipsis")
+    table.add_column("HOST")
     table.add_column("PID", justify="right", no_wrap=True, min_width=7)
     table.add_column("DEV", justify="right", no_wrap=True, min_width=3)
-    table.add_column("FRAMEWORK", no_wrap=True, overflow="ellipsis")
+    table.add_column("FRAMEWORK")
     table.add_column("STATE", no_wrap=True, min_width=10)
     for title, width in (("STEP", 5), ("RECORDS", 7), ("KEPT", 5), ("DROPPED", 7), ("SEEN", 4)):
         table.add_column(title, justify="right", no_wrap=True, min_width=width)
     for row in in_rank_order([dict(row) for row in rows]):
         cells = _cells(row)
-        table.add_row(*([Text(printable(row.get("job_id", "")))] if jobs else []), *cells)
+        table.add_row(*([elastic(row.get("job_id", ""))] if jobs else []), *cells)
     return table
 
 
@@ -103,10 +103,10 @@ def _cells(row: Row) -> list[Text]:
     state = "stuck" if row.get("stuck_in") else printable(row.get("state", "?"))
     return [
         Text(_known(row.get("rank"))),
-        Text(printable(row.get("host", "?"))),
+        elastic(row.get("host", "?")),
         Text(str(row.get("pid", "?"))),
         Text(_known(row.get("device"))),
-        Text(printable(row.get("framework") or "-")),
+        elastic(row.get("framework") or "-"),
         Text(state, style=STATE_STYLES.get(state, "red" if row.get("problem") else "")),
         Text(_known(row.get("step"))),
         Text(short_count(total(counts.get("received") or {}))),
@@ -114,6 +114,14 @@ def _cells(row: Row) -> list[Text]:
         Text(dropped_text(counts.get("drops") or {})),
         Text(age_text(row.get("last_seen_s"))),
     ]
+
+
+def elastic(value: Any) -> Text:
+    """Return a cell that is cut where the terminal is too narrow.
+
+    It belongs in a column without ``no_wrap``: rich only narrows those.
+    """
+    return Text(printable(value), no_wrap=True, overflow="ellipsis")
 
 
 def _known(number: Any) -> str:
