@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from msmon.bus.messages import Reply, Selection
-from msmon.commands.parameters import unmatched
+from msmon.bus.messages import Reply
 
 HEADLINES = {
     "none-registered": "no process is registered with the daemon",
@@ -21,7 +20,7 @@ HEADLINES = {
 """What is said where the daemon gives no sentence of its own."""
 
 
-def printable(value: Any) -> str:
+def terminal_safe(value: Any) -> str:
     """Return text that can't move the cursor or break a line of the terminal."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
@@ -30,10 +29,16 @@ def printable(value: Any) -> str:
 
 
 def process_name(row: Mapping[str, Any]) -> str:
-    """Return "rank 3 host:pid", or only "host:pid" for a process without a rank."""
-    place = f"{printable(row.get('host', '?'))}:{row.get('pid', '?')}"
+    """Return "rank 3 host:pid", or what is known: "host:pid", "rank 9", "pid 5", "job x"."""
     rank = row.get("rank", -1)
-    return f"rank {rank} {place}" if isinstance(rank, int) and rank >= 0 else place
+    names = [f"rank {rank}"] if isinstance(rank, int) and rank >= 0 else []
+    if "host" in row:
+        names.append(f"{terminal_safe(row['host'])}:{row.get('pid', '?')}")
+    elif "pid" in row:
+        names.append(f"pid {row['pid']}")
+    elif "job_id" in row:
+        names.append(f"job {terminal_safe(row['job_id'])}")
+    return " ".join(names) or "a process"
 
 
 def in_rank_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -54,22 +59,18 @@ def as_json(reply: Reply) -> str:
     return json.dumps(dataclasses.asdict(reply))
 
 
-def show_answer(reply: Reply, selection: Selection, json_wanted: bool) -> int:
-    """Print what happened in every matched process and return the exit code.
+def show_answer(reply: Reply, json_wanted: bool) -> int:
+    """Print what happened in every process and return the exit code.
 
-    0 only when something matched, all that was selected by name was there, and every
-    process said yes.
+    0 only when something matched and every process said yes; what was selected and is not
+    there has a row that says no.
     """
-    rows = in_rank_order(reply.rows)
-    missing = unmatched(selection, rows) if reply.outcome in ("ok", "partial", "failed") else []
-    succeeded = reply.outcome == "ok" and not missing
+    succeeded = reply.outcome == "ok" and all(row.get("ok", True) for row in reply.rows)
     if json_wanted:
         click.echo(as_json(reply))
         return 0 if succeeded else 1
-    for row in rows:
+    for row in in_rank_order(reply.rows):
         _show_row(row)
-    if missing:
-        click.echo(f"msmon: not registered: {', '.join(missing)}", err=True)
     if not succeeded:
         _show_failure(reply)
     return 0 if succeeded else 1
@@ -77,14 +78,14 @@ def show_answer(reply: Reply, selection: Selection, json_wanted: bool) -> int:
 
 def _show_row(row: Mapping[str, Any]) -> None:
     verdict = "ok" if row.get("ok", True) else "failed"
-    text = printable(row.get("text", ""))
+    text = terminal_safe(row.get("text", ""))
     click.echo(f"{process_name(row)}: {verdict}{': ' if text else ''}{text}")
     if row.get("next_step"):
-        click.echo(f"  {printable(row['next_step'])}")
+        click.echo(f"  {terminal_safe(row['next_step'])}")
     for kind, reason in (row.get("unavailable_kinds") or {}).items():
-        click.echo(f"  {kind} is not collected: {printable(reason)}")
+        click.echo(f"  {kind} is not collected: {terminal_safe(reason)}")
     for path in row.get("files") or ():
-        click.echo(f"  {printable(path)}")
+        click.echo(f"  {terminal_safe(path)}")
 
 
 def _show_failure(reply: Reply) -> None:

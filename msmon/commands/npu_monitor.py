@@ -103,7 +103,7 @@ def _command(
         mentioned["log_file"] = absolute_path(mentioned["log_file"], connection)
     request = MonitorRequest(action, mentioned, selection, connection.timeout_s)
     reply = connection.request(request)
-    return show_answer(reply, selection, connection.json)
+    return show_answer(reply, connection.json)
 
 
 def absolute_path(path: str, connection: Connection) -> str:

@@ -130,18 +130,3 @@ def select_processes(command: Callable[..., Result]) -> Callable[..., Result]:
         return command(*args, selection=selection, **rest)
 
     return selecting
-
-
-def unmatched(selection: Selection, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Name what was selected explicitly and is in none of ``rows`` ("rank 9", "pid 12")."""
-    wanted: tuple[tuple[str, Sequence[Any], str], ...] = (
-        ("pid", selection.pids, "pid"),
-        ("rank", selection.ranks, "rank"),
-        ("job", selection.job_ids, "job_id"),
-    )
-    return [
-        f"{word} {value}"
-        for word, values, column in wanted
-        for value in values
-        if value not in {row.get(column) for row in rows}
-    ]

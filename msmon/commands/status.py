@@ -61,7 +61,7 @@ def status(
 def _answer_without_table(reply: Reply, selection: Selection, connection: Connection) -> int:
     if not connection.json:
         click.echo(daemon_line(reply.daemon).plain)
-    code = show_answer(reply, selection, connection.json)
+    code = show_answer(reply, connection.json)
     nothing_asked = selection == Selection()
     return 0 if nothing_asked and reply.outcome in ("ok", "none-registered") else code
 

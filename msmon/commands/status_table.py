@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from msmon.commands.answers import in_rank_order, printable, process_name
+from msmon.commands.answers import in_rank_order, process_name, terminal_safe
 from msmon.options import MONITOR_OPTION
 
 Row = Mapping[str, Any]
@@ -64,15 +64,15 @@ def settings_text(settings: Mapping[str, Any]) -> str:
         if not option.flag.startswith("--") or value is None or value == option.default:
             continue
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        quoted = f'"{printable(text)}"' if set(text) & set(" ;:*") else printable(text)
+        quoted = f'"{terminal_safe(text)}"' if set(text) & set(" ;:*") else terminal_safe(text)
         parts.append(f"{option.flag} {quoted}")
     return " ".join(parts)
 
 
 def daemon_line(daemon: Mapping[str, Any]) -> Text:
     """Return the first line: which daemon answered, and whether it is unencrypted."""
-    place = f"{printable(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
-    line = Text(f"msmon-daemon {printable(daemon.get('version', '?'))} on {place}")
+    place = f"{terminal_safe(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
+    line = Text(f"msmon-daemon {terminal_safe(daemon.get('version', '?'))} on {place}")
     if daemon.get("insecure"):
         line.append("  NOT ENCRYPTED (--insecure)", style="bold red")
     return line
@@ -99,8 +99,7 @@ def process_table(rows: Sequence[Row]) -> Table:
 
 
 def _cells(row: Row) -> list[Text]:
-    counts = row.get("counts") or {}
-    state = "stuck" if row.get("stuck_in") else printable(row.get("state", "?"))
+    state = "stuck" if row.get("stuck_in") else terminal_safe(row.get("state", "?"))
     return [
         Text(_known(row.get("rank"))),
         elastic(row.get("host", "?")),
@@ -109,9 +108,9 @@ def _cells(row: Row) -> list[Text]:
         elastic(row.get("framework") or "-"),
         Text(state, style=STATE_STYLES.get(state, "red" if row.get("problem") else "")),
         Text(_known(row.get("step"))),
-        Text(short_count(total(counts.get("received") or {}))),
-        Text(short_count(total(counts.get("kept") or {}))),
-        Text(dropped_text(counts.get("drops") or {})),
+        Text(short_count(total(row.get("received") or {}))),
+        Text(short_count(total(row.get("kept") or {}))),
+        Text(dropped_text(row.get("drops") or {})),
         Text(age_text(row.get("last_seen_s"))),
     ]
 
@@ -121,7 +120,7 @@ def elastic(value: Any) -> Text:
 
     It belongs in a column without ``no_wrap``: rich only narrows those.
     """
-    return Text(printable(value), no_wrap=True, overflow="ellipsis")
+    return Text(terminal_safe(value), no_wrap=True, overflow="ellipsis")
 
 
 def _known(number: Any) -> str:
@@ -141,7 +140,7 @@ def _facts(row: Row) -> Iterable[str]:
     settings = row.get("settings")
     if settings:
         yield settings_text(settings)
-    drops = {k: v for k, v in ((row.get("counts") or {}).get("drops") or {}).items() if v != 0}
+    drops = {stage: n for stage, n in (row.get("drops") or {}).items() if n != 0}
     if drops:
         yield "dropped: " + _drops_by_stage(drops)
     yield from _troubles(row)
@@ -149,11 +148,11 @@ def _facts(row: Row) -> Iterable[str]:
 
 def _troubles(row: Row) -> Iterable[str]:
     for kind, reason in (row.get("unavailable_kinds") or {}).items():
-        yield f"{kind} is not collected: {printable(reason)}"
+        yield f"{kind} is not collected: {terminal_safe(reason)}"
     if row.get("stuck_in"):
-        yield f"stuck in {printable(row['stuck_in'])}"
+        yield f"stuck in {terminal_safe(row['stuck_in'])}"
     if row.get("problem"):
-        yield printable(row["problem"])
+        yield terminal_safe(row["problem"])
 
 
 def _drops_by_stage(drops: Mapping[str, int | None]) -> str:
@@ -194,7 +193,6 @@ def details(row: Row) -> Table:
 
 
 def _detail_lines(row: Row) -> Iterable[tuple[str, str]]:
-    counts = row.get("counts") or {}
     facts = (
         ("state", row.get("state")),
         ("session", row.get("session_id")),
@@ -202,18 +200,18 @@ def _detail_lines(row: Row) -> Iterable[tuple[str, str]]:
         ("job", row.get("job_id")),
         ("library", row.get("library")),
     )
-    yield from ((label, printable(value)) for label, value in facts if value)
+    yield from ((label, terminal_safe(value)) for label, value in facts if value)
     step, age = row.get("step", -1), row.get("step_age_s", -1.0)
     yield "step", f"{step}, {age_text(age)} ago" if step >= 0 else "none seen"
     if row.get("settings"):
         yield "settings", settings_text(row["settings"])
     for label in ("received", "kept", "untimed"):
-        if counts.get(label):
-            yield label, ", ".join(f"{kind} {number}" for kind, number in counts[label].items())
-    if counts:
-        yield "dropped", _drops_by_stage(counts.get("drops") or {}) or "nothing"
+        if row.get(label):
+            yield label, ", ".join(f"{kind} {number}" for kind, number in row[label].items())
+    if row.get("drops") is not None:
+        yield "dropped", _drops_by_stage(row["drops"]) or "nothing"
     yield from (("problem", text) for text in _troubles(row))
-    yield from (("file", printable(path)) for path in row.get("files") or ())
+    yield from (("file", terminal_safe(path)) for path in row.get("files") or ())
     if row.get("cpu_s"):
         yield "cost", f"{row['cpu_s']:.2f} CPU seconds so far"
     yield "seen", f"{age_text(row.get('last_seen_s'))} ago"

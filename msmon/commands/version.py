@@ -8,7 +8,7 @@ import click
 
 import msmon
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, VersionRequest
-from msmon.commands.answers import printable
+from msmon.commands.answers import terminal_safe
 from msmon.commands.connection import Connection, daemon_options
 
 PROTOCOL = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
@@ -25,6 +25,6 @@ def version(connection: Connection) -> None:
     if connection.json:
         click.echo(json.dumps({"client": client, "daemon": daemon}))
         return
-    protocol = f" (protocol {printable(daemon['protocol'])})" if daemon.get("protocol") else ""
-    place = f"{printable(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
-    click.echo(f"daemon  {printable(daemon.get('version', '?'))}{protocol} on {place}")
+    protocol = f" (protocol {terminal_safe(daemon['protocol'])})" if daemon.get("protocol") else ""
+    place = f"{terminal_safe(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
+    click.echo(f"daemon  {terminal_safe(daemon.get('version', '?'))}{protocol} on {place}")

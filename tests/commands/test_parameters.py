@@ -1,11 +1,10 @@
-"""Choosing processes, and which of the choices were not there."""
+"""Choosing processes by pid, rank and job."""
 
 from __future__ import annotations
 
 import pytest
 
-from msmon.bus.messages import Selection
-from msmon.commands.parameters import parse_job_ids, parse_pids, parse_ranks, unmatched
+from msmon.commands.parameters import parse_job_ids, parse_pids, parse_ranks
 from msmon.errors import UsageError
 
 
@@ -38,9 +37,3 @@ def test_job_ids_are_text():
 def test_a_job_id_that_no_message_can_carry_is_refused():
     with pytest.raises(UsageError, match="UTF-8"):
         parse_job_ids(["job\udcff"])
-
-
-def test_unknown_choices_are_named():
-    rows = [{"pid": 10, "rank": 0, "job_id": "a"}, {"pid": 11, "rank": 1, "job_id": "a"}]
-    selection = Selection(pids=[10, 99], ranks=[0, 9], job_ids=["a", "b"])
-    assert unmatched(selection, rows) == ["pid 99", "rank 9", "job b"]

@@ -32,11 +32,9 @@ def row(rank: int, **changes):
         "step": 123_456,
         "step_age_s": 0.2,
         "settings": MonitorSettings(filter="Kernel:MatMul").as_fields(),
-        "counts": {
-            "received": {"Kernel": 123_456_789, "Marker": 10},
-            "kept": {"Kernel": 1_234},
-            "drops": {},
-        },
+        "received": {"Kernel": 123_456_789, "Marker": 10},
+        "kept": {"Kernel": 1_234},
+        "drops": {},
         "last_seen_s": 0.4,
         **changes,
     }
@@ -105,7 +103,7 @@ def test_problems_are_shown_per_rank():
             [
                 row(0, settings={}, unavailable_kinds={"MemCpy": "needs LD_PRELOAD"}),
                 row(1, settings={}, stuck_in="msptiActivityEnable(Kernel)"),
-                row(2, settings={}, counts={"drops": {"uplink": 12, "mspti": None}}),
+                row(2, settings={}, drops={"uplink": 12, "mspti": None}),
             ]
         )
     ]

@@ -1,0 +1,74 @@
+"""The ``msmon`` group: light to start, one handler for every error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from msmon.commands.main import COMMANDS, cli
+from msmon.errors import DaemonUnreachable
+
+
+def imported_by(arguments: str) -> set[str]:
+    code = (
+        "import sys; from msmon.commands.main import main\n"
+        f"main({arguments})\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_help_loads_no_command_and_nothing_heavy():
+    loaded = imported_by('["--help"]')
+    assert not loaded & {"zmq", "numpy", "rich", "msgpack", "asyncio"}
+    assert not {name for name in loaded if name.startswith("msmon.bus")}
+
+
+def test_help_lists_every_command(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(name in out and entry.summary in out for name, entry in COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_listed_command_loads_and_has_help(run, name):
+    assert cli.get_command(None, name) is not None
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert "Usage: msmon" in out
+
+
+def test_an_unknown_command_or_option_ends_with_2(run):
+    assert run("npu-monitr")[0] == 2
+    code, _, err = run("status", "--colour")
+    assert code == 2
+    assert "--colour" in err
+
+
+def test_an_error_is_a_sentence_and_a_next_step(run, daemon):
+    daemon.error = DaemonUnreachable("no daemon runs on this machine", "start msmon-daemon")
+    code, out, err = run("status")
+    assert (code, out) == (1, "")
+    assert err == "msmon: no daemon runs on this machine\n  start msmon-daemon\n"
+
+
+def test_an_error_is_json_where_json_was_asked(run, daemon):
+    daemon.error = DaemonUnreachable("no daemon runs on this machine", "start msmon-daemon")
+    code, out, _ = run("status", "--json")
+    assert code == 1
+    assert json.loads(out) == {
+        "outcome": "error",
+        "error": "DaemonUnreachable",
+        "text": "no daemon runs on this machine",
+        "next_step": "start msmon-daemon",
+    }
+
+
+def test_ctrl_c_ends_quietly_with_130(run, daemon):
+    daemon.error = KeyboardInterrupt()
+    code, out, err = run("status")
+    assert (code, out.strip(), err.strip()) == (130, "", "")
