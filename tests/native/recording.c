@@ -1,0 +1,272 @@
+/* Records for the C library double: native threads that record at a rate, records from the
+ * calling thread, buffers full of records for benchmarks, and golden bytes of every kind. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "double.h"
+
+enum { NAME_COUNT = 64, NAME_BYTES = 32, THREAD_LIMIT = 64, MIX_LIMIT = 4096 };
+
+static char kernel_names[NAME_COUNT][NAME_BYTES];
+static char api_names[NAME_COUNT][NAME_BYTES];
+static atomic_ullong marker_ids;
+
+typedef struct { uint64_t number, open_marker; uint32_t thread; } recorder;
+
+__attribute__((constructor)) static void make_names(void) {
+    for (int i = 0; i < NAME_COUNT; i++) {
+        snprintf(kernel_names[i], NAME_BYTES, i % 4 ? "Kernel_%d" : "MatMul_%d", i);
+        snprintf(api_names[i], NAME_BYTES, "aclnnApi_%d", i);
+    }
+}
+
+size_t double_record_size(uint32_t kind) {
+    switch (kind) {
+    case KIND_MARKER: return sizeof(msptiActivityMarker);
+    case KIND_KERNEL: return sizeof(msptiActivityKernel);
+    case KIND_API: case KIND_ACL_API: case KIND_NODE_API: case KIND_RUNTIME_API:
+        return sizeof(msptiActivityApi);
+    case KIND_HCCL: return sizeof(msptiActivityHccl);
+    case KIND_MEMORY: return sizeof(msptiActivityMemory);
+    case KIND_MEMSET: return sizeof(msptiActivityMemset);
+    case KIND_MEMCPY: return sizeof(msptiActivityMemcpy);
+    case KIND_EXTERNAL_CORRELATION: return sizeof(msptiActivityExternalCorrelation);
+    case KIND_COMMUNICATION: return sizeof(msptiActivityCommunication);
+    default: return 0;
+    }
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void fill_marker(msptiActivityMarker *record, recorder *by, uint64_t now) {
+    bool ends = by->open_marker;
+    uint64_t id = ends ? by->open_marker : ++marker_ids;
+    by->open_marker = ends ? 0 : id;
+    *record = (msptiActivityMarker){KIND_MARKER, ends ? FLAG_END : FLAG_START, 0, now, id,
+                                    {.pt = {(uint32_t)getpid(), by->thread}},
+                                    ends ? "" : "step", ends ? "" : "default"};
+}
+
+static void fill(anyRecord *record, uint32_t kind, recorder *by, uint64_t correlation) {
+    uint64_t end = now_ns(), n = by->number++;
+    uint64_t start = end - 1000 - 10 * (n % NAME_COUNT);
+    const char *name = kernel_names[n % NAME_COUNT];
+    msptiDeviceStream ds = {0, (uint32_t)(n % 4)};
+    msptiProcessThread pt = {(uint32_t)getpid(), by->thread};
+    switch (kind) {
+    case KIND_MARKER: fill_marker(&record->marker, by, end); break;
+    case KIND_KERNEL:
+        record->kernel = (msptiActivityKernel){kind, start, end, ds, correlation, "KERNEL_AICORE", name};
+        break;
+    case KIND_HCCL:
+        record->hccl = (msptiActivityHccl){kind, start, end, ds, 25.5, "HcclAllReduce", "world"};
+        break;
+    case KIND_MEMORY:
+        record->memory = (msptiActivityMemory){kind, n % 2, 1, correlation, start, end,
+                                               0x1000 + n, 512, pt.processId, 0, INVALID_ID};
+        break;
+    case KIND_MEMSET:
+        record->memset_ = (msptiActivityMemset){kind, 0, 512, start, end, 0, 1, correlation, 1};
+        break;
+    case KIND_MEMCPY:
+        record->memcpy_ = (msptiActivityMemcpy){kind, 2, 512, start, end, 0, 1, correlation, 1};
+        break;
+    case KIND_EXTERNAL_CORRELATION:
+        record->external = (msptiActivityExternalCorrelation){kind, 2, n, correlation};
+        break;
+    case KIND_COMMUNICATION:
+        record->communication = (msptiActivityCommunication){
+            kind, 4, 1024, ds, start, end, "RING", "hcom_allReduce_", "world", correlation};
+        break;
+    default:
+        record->api = (msptiActivityApi){kind, start, end, pt, correlation, api_names[n % NAME_COUNT]};
+    }
+}
+
+static void record_one(uint32_t kind, recorder *by) {
+    if (!double_collects(kind)) return;
+    if (kind == KIND_MARKER && !double_domain_enabled("default")) return;
+    anyRecord record;
+    fill(&record, kind, by, double_new_correlation_id());
+    double_report(&record, double_record_size(kind));
+}
+
+/* Records `count` times on the calling thread. */
+MSPTI_EXPORT void double_record(uint32_t kind, uint64_t count) {
+    static _Thread_local recorder by;
+    by.thread = (uint32_t)gettid();
+    while (count--) record_one(kind, &by);
+}
+
+/* Records one kernel with this name (kept for ever; NULL stays NULL) and these times. */
+MSPTI_EXPORT void double_record_kernel(const char *name, uint64_t start, uint64_t end) {
+    if (!double_collects(KIND_KERNEL)) return;
+    msptiActivityKernel record = {KIND_KERNEL, start, end, {0, 0}, double_new_correlation_id(),
+                                  "KERNEL_AICORE", name ? strdup(name) : NULL};
+    double_report(&record, sizeof record);
+}
+
+/* Records one host marker with this name and domain (kept for ever). */
+MSPTI_EXPORT void double_record_marker(const char *name, const char *domain, uint32_t flag,
+                                       uint64_t id, uint64_t timestamp) {
+    if (!double_collects(KIND_MARKER) || !double_domain_enabled(domain)) return;
+    msptiActivityMarker record = {KIND_MARKER, flag, 0, timestamp, id,
+                                  {.pt = {(uint32_t)getpid(), (uint32_t)gettid()}},
+                                  strdup(name), strdup(domain)};
+    double_report(&record, sizeof record);
+}
+
+/* Puts 56 bytes into the buffer that begin with any kind, known or not. */
+MSPTI_EXPORT void double_record_unknown(uint32_t kind) {
+    uint32_t record[14] = {kind};
+    double_report(record, sizeof record);
+}
+
+/* ---- native recording threads ---- */
+
+static pthread_t threads[THREAD_LIMIT];
+static size_t thread_count;
+static uint32_t mix[MIX_LIMIT];
+static size_t mix_length;
+static uint64_t per_second, per_thread;
+static atomic_bool stopping;
+
+static void sleep_until(const struct timespec *start, uint64_t after_ns) {
+    uint64_t at = (uint64_t)start->tv_nsec + after_ns;
+    struct timespec until = {start->tv_sec + (time_t)(at / 1000000000u), (long)(at % 1000000000u)};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+static void *record_many(void *unused) {
+    (void)unused;
+    recorder by = {.thread = (uint32_t)gettid()};
+    struct timespec start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    uint64_t burst = per_second / 1000 + 1;
+    for (uint64_t i = 0; !stopping && (!per_thread || i < per_thread); i++) {
+        if (per_second && i % burst == 0) sleep_until(&start, i * 1000000000u / per_second);
+        record_one(mix[i % mix_length], &by);
+    }
+    return NULL;
+}
+
+/* Starts `count` native threads; each records the kinds in turn, `records_each` times (0: until
+ * stopped), at `records_per_second` (0: as fast as it can). */
+MSPTI_EXPORT void double_start_recording(size_t count, uint64_t records_per_second,
+                                         const uint32_t *kinds, size_t kind_count,
+                                         uint64_t records_each) {
+    if (count > THREAD_LIMIT || !kind_count || kind_count > MIX_LIMIT) abort();
+    memcpy(mix, kinds, kind_count * sizeof *kinds);
+    mix_length = kind_count;
+    per_second = records_per_second;
+    per_thread = records_each;
+    stopping = false;
+    for (thread_count = 0; thread_count < count; thread_count++) {
+        if (pthread_create(&threads[thread_count], NULL, record_many, NULL)) abort();
+    }
+}
+
+/* Waits until every thread has recorded all it was told to. */
+MSPTI_EXPORT void double_join_recording(void) {
+    while (thread_count) pthread_join(threads[--thread_count], NULL);
+}
+
+MSPTI_EXPORT void double_stop_recording(void) {
+    stopping = true;
+    double_join_recording();
+}
+
+/* ---- bytes without MSPTI ---- */
+
+/* Fills memory with `count` records of the kinds in turn; returns the bytes written. */
+MSPTI_EXPORT size_t double_fill(uint8_t *data, size_t size, const uint32_t *kinds,
+                                size_t kind_count, uint64_t count) {
+    recorder by = {.thread = (uint32_t)gettid()};
+    size_t written = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        anyRecord record;
+        size_t bytes = double_record_size(kinds[i % kind_count]);
+        if (written + bytes > size) break;
+        fill(&record, kinds[i % kind_count], &by, i + 1);
+        memcpy(data + written, &record, bytes);
+        written += bytes;
+    }
+    return written;
+}
+
+/* Writes two records of each kind back to back. Every field of the n-th record (from 0) has a
+ * value of its own: 1000 * (n + 1) + its place in the struct (kind: the kind; isAsync: n % 2;
+ * bandWidth: half of it). Padding is filled with 0xA5. */
+MSPTI_EXPORT size_t double_golden(uint8_t *data) {
+    uint8_t *at = data;
+    for (uint32_t n = 0; n < 24; n++) {
+        uint32_t kind = n / 2 + 1;
+        uint64_t v = 1000 * (n + 1);
+        uint32_t w = (uint32_t)v;
+        anyRecord r;
+        memset(&r, 0xA5, sizeof r);
+#define TEXT(place) ((const char *)(v + (place)))
+        switch (kind) {
+        case KIND_MARKER:
+            r.marker.flag = w + 1, r.marker.sourceKind = w + 2, r.marker.timestamp = v + 3;
+            r.marker.id = v + 4, r.marker.objectId.pt.processId = w + 5;
+            r.marker.objectId.pt.threadId = w + 6, r.marker.name = TEXT(7), r.marker.domain = TEXT(8);
+            break;
+        case KIND_KERNEL:
+            r.kernel.start = v + 1, r.kernel.end = v + 2, r.kernel.ds.deviceId = w + 3;
+            r.kernel.ds.streamId = w + 4, r.kernel.correlationId = v + 5;
+            r.kernel.type = TEXT(6), r.kernel.name = TEXT(7);
+            break;
+        case KIND_HCCL:
+            r.hccl.start = v + 1, r.hccl.end = v + 2, r.hccl.ds.deviceId = w + 3;
+            r.hccl.ds.streamId = w + 4, r.hccl.bandWidth = (double)(v + 5) / 2;
+            r.hccl.name = TEXT(6), r.hccl.commName = TEXT(7);
+            break;
+        case KIND_MEMORY:
+            r.memory.memoryOperationType = w + 1, r.memory.memoryKind = w + 2;
+            r.memory.correlationId = v + 3, r.memory.start = v + 4, r.memory.end = v + 5;
+            r.memory.address = v + 6, r.memory.bytes = v + 7, r.memory.processId = w + 8;
+            r.memory.deviceId = w + 9, r.memory.streamId = w + 10;
+            break;
+        case KIND_MEMSET:
+            r.memset_.value = w + 1, r.memset_.bytes = v + 2, r.memset_.start = v + 3;
+            r.memset_.end = v + 4, r.memset_.deviceId = w + 5, r.memset_.streamId = w + 6;
+            r.memset_.correlationId = v + 7, r.memset_.isAsync = n % 2;
+            break;
+        case KIND_MEMCPY:
+            r.memcpy_.copyKind = w + 1, r.memcpy_.bytes = v + 2, r.memcpy_.start = v + 3;
+            r.memcpy_.end = v + 4, r.memcpy_.deviceId = w + 5, r.memcpy_.streamId = w + 6;
+            r.memcpy_.correlationId = v + 7, r.memcpy_.isAsync = n % 2;
+            break;
+        case KIND_EXTERNAL_CORRELATION:
+            r.external.externalKind = w + 1, r.external.externalId = v + 2;
+            r.external.correlationId = v + 3;
+            break;
+        case KIND_COMMUNICATION:
+            r.communication.dataType = w + 1, r.communication.count = v + 2;
+            r.communication.ds.deviceId = w + 3, r.communication.ds.streamId = w + 4;
+            r.communication.start = v + 5, r.communication.end = v + 6;
+            r.communication.algType = TEXT(7), r.communication.name = TEXT(8);
+            r.communication.commName = TEXT(9), r.communication.correlationId = v + 10;
+            break;
+        default:
+            r.api.start = v + 1, r.api.end = v + 2, r.api.pt.processId = w + 3;
+            r.api.pt.threadId = w + 4, r.api.correlationId = v + 5, r.api.name = TEXT(6);
+        }
+#undef TEXT
+        r.kind = kind;
+        memcpy(at, &r, double_record_size(kind));
+        at += double_record_size(kind);
+    }
+    return (size_t)(at - data);
+}
