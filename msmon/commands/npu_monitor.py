@@ -52,9 +52,9 @@ def start(connection: Connection, selection: Selection, **fields: Any) -> int:
     exported to that directory as well.
 
     \b
-    All communication and every kernel with MatMul in its name, a window each second:
-      msmon npu-monitor start --kind Kernel,Communication \\
-          --filter "Kernel:MatMul;Communication:all" --report-interval-s 1
+    All-reduces and every kernel with MatMul in its name, a window each second:
+      msmon npu-monitor start --report-interval-s 1 \\
+          --filter "Kernel:MatMul;Communication:allReduce"
     Thirty seconds of ranks 0 to 3 into a database:
       msmon npu-monitor start --kind Kernel,API --rank 0-3 --duration 30 --log-file ./out
     """
