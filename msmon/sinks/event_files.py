@@ -121,6 +121,7 @@ class EventFile:
         if self._file is None:
             self._file = self._create()
             self._size_bytes = 0
+        if self._size_bytes == 0:
             self._put(Event(wall_time=event.wall_time, file_version="brain.Event:2"))
         self._put(event)
 

@@ -1,0 +1,1 @@
+"""Conversion of exported files: sources that read them, outputs that write them anew."""

@@ -1,0 +1,131 @@
+"""Tracks of a trace: which process and thread number an activity is drawn on.
+
+The trace-event format knows processes and threads. A monitored process becomes
+one of them for its host threads and one per device, whose threads are streams.
+All numbers are drawn from one counter, as viewers take a thread number for global.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from msmon.kinds import INVALID_ID
+from msmon.sessions import UNKNOWN_RANK, ProcessInfo
+
+_REMEMBERED_SIBLINGS = 1000
+_PAGE_BITS = 16
+_MAX_PAGES = 4096
+
+
+@dataclass(frozen=True)
+class Track:
+    """Process and thread number in the trace."""
+
+    pid: int
+    tid: int
+
+
+class ProcessTracks:
+    """Tracks of one monitored process.
+
+    ``name_track`` is called once per new process (kind "process_name", with its
+    place in the order of processes) or thread (kind "thread_name").
+    """
+
+    def __init__(
+        self,
+        process: ProcessInfo,
+        order: int,
+        numbers: Iterator[int],
+        name_track: Callable[[str, Track, str, int], None],
+    ) -> None:
+        rank = f"rank {process.rank}" if process.rank != UNKNOWN_RANK else "no rank"
+        host = f" {process.host}" if process.host else ""
+        self._label = f"{rank} (pid {process.pid}{host})"
+        self._order = order
+        self._numbers = numbers
+        self._name_track = name_track
+        self._pids: dict[int | None, int] = {}
+        self._tracks: dict[tuple[int | None, str], Track] = {}
+        self._lanes: dict[tuple[int | None, str], list[_Lane]] = {}
+
+    def thread(self, thread_id: int, what: str) -> Track:
+        """Track of a host thread; ``what`` says which activities, "AclAPI"."""
+        return self._track(None, f"thread {thread_id} {what}".rstrip())
+
+    def stream(self, device_id: int, stream_id: int, what: str = "") -> Track:
+        """Track of a device's stream."""
+        name = "no stream" if stream_id == INVALID_ID else f"stream {stream_id}"
+        return self._track(device_id, f"{name} {what}".rstrip())
+
+    def lane(self, device_id: int | None, name: str, start_ns: int, end_ns: int) -> Track:
+        """Track for a range that may overlap others of ``name``: the first where it nests."""
+        lanes = self._lanes.setdefault((device_id, name), [])
+        number = next((place for place, lane in enumerate(lanes) if lane.fits(start_ns)), None)
+        if number is None:
+            number = len(lanes)
+            lanes.append(_Lane())
+        lanes[number].put(start_ns, end_ns)
+        return self._track(device_id, name if number == 0 else f"{name} ({number + 1})")
+
+    def _track(self, device_id: int | None, name: str) -> Track:
+        key = (device_id, name)
+        if key not in self._tracks:
+            track = Track(self._pid(device_id), next(self._numbers))
+            self._tracks[key] = track
+            self._name_track("thread_name", track, name, len(self._tracks))
+        return self._tracks[key]
+
+    def _pid(self, device_id: int | None) -> int:
+        if device_id not in self._pids:
+            pid = self._pids[device_id] = next(self._numbers)
+            name = self._label if device_id is None else f"{self._label} device {device_id}"
+            self._name_track("process_name", Track(pid, pid), name, self._order)
+        return self._pids[device_id]
+
+
+class _Lane:
+    """Ranges on one track, seen in the order of their ends; each nests in or follows others."""
+
+    def __init__(self) -> None:
+        self._outermost: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SIBLINGS)
+
+    def fits(self, start_ns: int) -> bool:
+        """Whether a range that ends now overlaps no earlier one partly."""
+        for earlier_start_ns, earlier_end_ns in reversed(self._outermost):
+            if earlier_start_ns < start_ns:
+                return earlier_end_ns <= start_ns
+        return True
+
+    def put(self, start_ns: int, end_ns: int) -> None:
+        while self._outermost and self._outermost[-1][0] >= start_ns:
+            self._outermost.pop()
+        self._outermost.append((start_ns, end_ns))
+
+
+class SeenIds:
+    """A set of 64-bit ids that mostly come from a counter, one bit each; the oldest pages go."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def add(self, number: int) -> bool:
+        """Add an id; return whether it is new."""
+        page_number, place = number >> _PAGE_BITS, number & ((1 << _PAGE_BITS) - 1)
+        page = self._pages.get(page_number)
+        if page is None:
+            if len(self._pages) >= _MAX_PAGES:
+                del self._pages[next(iter(self._pages))]
+            page = self._pages[page_number] = bytearray(1 << (_PAGE_BITS - 3))
+        mask = 1 << (place & 7)
+        new = not page[place >> 3] & mask
+        page[place >> 3] |= mask
+        return new
+
+
+def numbering() -> Iterator[int]:
+    """Return the counter that all processes of a trace share."""
+    return itertools.count(1)
