@@ -18,7 +18,7 @@ import numpy as np
 from msmon.durations import Durations, Label, durations_of, marker_durations
 from msmon.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.markers import MarkerPairing
-from msmon.operators import CHUNK_RECORDS, OperatorGroup, saturating_add
+from msmon.operators import CHUNK_RECORDS, OperatorGroup, exact_sums
 from msmon.records import Batch, Column
 from msmon.windows import (
     BUCKET_DTYPE,
@@ -276,9 +276,7 @@ def _merge_operators(operators: Column) -> tuple[Column, Column]:
     merged = rows[is_first]
     places = np.cumsum(is_first) - 1
     for field in ("count", "total_ns"):
-        column = np.zeros(len(merged), np.uint64)
-        _saturating_sum(column, places, rows[field])
-        merged[field] = column
+        merged[field] = exact_sums(rows[field], places, len(merged))
     if len(rows):
         firsts = np.flatnonzero(is_first)
         merged["min_ns"] = np.minimum.reduceat(rows["min_ns"], firsts)
@@ -286,17 +284,6 @@ def _merge_operators(operators: Column) -> tuple[Column, Column]:
     back = np.empty(len(rows), np.int64)
     back[order] = places
     return merged, back
-
-
-def _saturating_sum(column: Column, places: Column, values: Column) -> None:
-    """Add values to their places (sorted), one value per place at a time."""
-    rest = np.arange(len(values))
-    while len(rest):
-        first = np.ones(len(rest), dtype=bool)
-        first[1:] = places[rest][1:] != places[rest][:-1]
-        now = rest[first]
-        column[places[now]] = saturating_add(column[places[now]], values[now])
-        rest = rest[~first]
 
 
 def _merge_buckets(operator_ids: Column, buckets: Column) -> Column:

@@ -16,6 +16,12 @@ from msmon.ffi.texts import TextIds, TextReader
 from msmon.kinds import ActivityKind
 from msmon.records import TEXT_FIELDS, Batch, Column
 
+_CHUNK_RECORDS = 8_192
+"""Records handled at once, so that they and the temporaries stay in the processor's cache."""
+
+_FIRST_CHUNK_RECORDS = 512
+"""The first chunk meets most texts for the first time, which is slow, so it is kept small."""
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -39,23 +45,27 @@ def decode(data: Column) -> Decoded:
     split = walk.split(data)
     reader = TextReader()
     batches = tuple(
-        _batch(kind, _owned(records, data), reader)
+        _batch(kind, records, np.may_share_memory(records, data), reader)
         for kind, records in split.parts.items()
         if len(records)
     )
     return Decoded(batches, len(data) - split.read_bytes, split.unknown_kind)
 
 
-def _owned(records: Column, data: Column) -> Column:
-    if not np.may_share_memory(records, data):
-        return records
-    # as bytes: a padded record would be copied field by field
-    copied: Column = records.view(np.uint8).copy().view(records.dtype)
-    return copied
-
-
-def _batch(kind: ActivityKind, records: Column, reader: TextReader) -> Batch:
+def _batch(kind: ActivityKind, records: Column, borrowed: bool, reader: TextReader) -> Batch:
+    """Replace the pointers of one kind, in place unless the memory is ``borrowed``."""
+    source = records.view(np.uint8).reshape(len(records), -1)
+    if borrowed:
+        records = np.empty(source.nbytes, np.uint8).view(records.dtype)
+    target = records.view(np.uint8).reshape(len(records), -1)
+    columns = [records[field] for field in TEXT_FIELDS[kind]]
     ids = TextIds(reader)
-    for field in TEXT_FIELDS[kind]:
-        ids.replace(records[field])
+    start, size = 0, _FIRST_CHUNK_RECORDS
+    while start < len(records):
+        chunk = slice(start, start + size)
+        if borrowed:
+            target[chunk] = source[chunk]  # as bytes: padded records are copied field by field
+        for column in columns:
+            column[chunk] = ids.ids(np.ascontiguousarray(column[chunk]))
+        start, size = start + size, _CHUNK_RECORDS
     return Batch(kind, records, ids.texts)

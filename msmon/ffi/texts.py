@@ -8,18 +8,13 @@ pointer itself; only what is missed is sorted and looked up one by one.
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Collection
+from ctypes import string_at
 from typing import Any
 
 import numpy as np
 
 from msmon.records import Column
-
-CHUNK_RECORDS = 16_384
-"""Records handled at once, so that the temporaries stay in the processor's cache."""
-
-_FIRST_CHUNK_RECORDS = 512
-"""The first chunk is all misses, so it is kept small."""
 
 _MULTIPLIERS = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F)
 """Odd 64-bit constants; the one with the fewest collisions is taken."""
@@ -35,16 +30,16 @@ class TextReader:
     def __init__(self) -> None:
         self._texts: dict[int, str] = {0: ""}
 
-    def read(self, pointer: int) -> str:
-        """Return the text at ``pointer``; NULL is the empty text.
+    def read(self, pointers: Collection[int]) -> list[str]:
+        """Return the texts at the pointers; NULL is the empty text.
 
         Bytes that are not UTF-8 are kept as surrogate escapes.
         """
-        text = self._texts.get(pointer)
-        if text is None:
-            text = ctypes.string_at(pointer).decode("utf-8", "surrogateescape")
-            self._texts[pointer] = text
-        return text
+        texts = self._texts
+        for pointer in pointers:
+            if pointer not in texts:
+                texts[pointer] = string_at(pointer).decode("utf-8", "surrogateescape")
+        return [texts[pointer] for pointer in pointers]
 
 
 class TextIds:
@@ -61,39 +56,26 @@ class TextIds:
         """The texts met so far, in order of their ids."""
         return tuple(self._id_of_text)
 
-    def replace(self, pointers: Column) -> None:
-        """Replace a column of pointers (uint64, shape (n,), any stride) by ids, in place."""
-        start, size = 0, _FIRST_CHUNK_RECORDS
-        while start < len(pointers):
-            chunk = pointers[start : start + size]
-            chunk[...] = self._ids(np.ascontiguousarray(chunk))
-            start, size = start + size, CHUNK_RECORDS
-
-    def _ids(self, pointers: Column) -> Column:
+    def ids(self, pointers: Column) -> Column:
+        """Return the ids (uint64) of pointers (uint64, shape (n,), contiguous)."""
         slots = ((pointers * self._multiplier) >> self._shift).view(np.int64)
         ids: Column = self._table_ids.take(slots)
-        found = self._table_pointers.take(slots) == pointers
-        if not found.all():
-            missed = np.flatnonzero(~found)
+        missed = np.flatnonzero(self._table_pointers.take(slots) != pointers)
+        if len(missed):
             ids[missed] = self._ids_of_missed(pointers[missed])
         return ids
 
     def _ids_of_missed(self, pointers: Column) -> Column:
         distinct, inverse = np.unique(pointers, return_inverse=True)
-        known = len(self._id_of_pointer)
-        ids = np.array([self._id(pointer) for pointer in distinct.tolist()], dtype=np.uint64)
-        if len(self._id_of_pointer) > known:
+        known = self._id_of_pointer
+        new = [pointer for pointer in distinct.tolist() if pointer not in known]
+        if new:
+            numbers = self._id_of_text
+            for pointer, text in zip(new, self._reader.read(new)):
+                known[pointer] = numbers.setdefault(text, len(numbers))
             self._rebuild()
-        missed: Column = ids[inverse]
-        return missed
-
-    def _id(self, pointer: int) -> int:
-        number = self._id_of_pointer.get(pointer)
-        if number is None:
-            text = self._reader.read(pointer)
-            number = self._id_of_text.setdefault(text, len(self._id_of_text))
-            self._id_of_pointer[pointer] = number
-        return number
+        ids: Column = np.array([known[pointer] for pointer in distinct.tolist()], np.uint64)
+        return ids[inverse]
 
     def _rebuild(self) -> None:
         """Make the table anew; where two pointers share a slot, one of them stays a miss.

@@ -1,0 +1,243 @@
+"""Records per second from a raw activity buffer to window statistics.
+
+Decode, filter and aggregation (count, total, min, max and histogram per operator)
+of msmon against a plain loop that reads one ctypes structure per record and adds
+to a dict, on the same buffers in the same run, with equal results.
+
+    python benchmarks/decode.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from msmon.durations import MEMSET_NAME
+from msmon.ffi.decode import decode
+from msmon.filtering import RecordFilter
+from msmon.filters import Filter
+from msmon.kinds import API_KINDS, ActivityKind, MemcpyKind, MemoryOperation
+from msmon.records import DTYPES, FIELDS, TEXT_FIELDS
+from msmon.statistics import WindowStatistics, operator_rows
+
+VALID_BYTES = 8 * 1024 * 1024 * 8 // 10
+"""MSPTI completes an 8 MiB buffer when it is 80 % full."""
+
+DISTINCT_NAMES = 200
+BUFFERS_PER_WINDOW = 20
+FILTER = "Kernel:MatMul,Softmax"
+MIXED_RUN_LENGTH = 1.5
+
+CTYPES = {
+    "<u4": ctypes.c_uint32,
+    "<u8": ctypes.c_uint64,
+    "<f8": ctypes.c_double,
+    "u1": ctypes.c_uint8,
+}
+
+
+# --- buffers ----------------------------------------------------------------------------------
+
+
+class Buffers:
+    """Makes buffers as MSPTI fills them; keeps the strings alive that they point to."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(7)
+        stems = ("MatMul", "Softmax", "LayerNorm", "Add", "Cast", "Transpose", "GeluGrad", "Adam")
+        names = [f"aclnn{stems[i % 8]}_{stems[i % 8]}_{i}" for i in range(DISTINCT_NAMES)]
+        self._names = [ctypes.create_string_buffer(name.encode()) for name in names]
+        kinds = ("KERNEL_AICORE", "KERNEL_AIVEC", "KERNEL_MIX_AIC", "KERNEL_AICPU")
+        self._types = [ctypes.create_string_buffer(kind.encode()) for kind in kinds]
+        ranges = (f"{part} {stem}" for part in ("forward", "backward") for stem in stems)
+        self._ranges = [ctypes.create_string_buffer(name.encode()) for name in ranges]
+        self._empty = ctypes.create_string_buffer(b"")
+        self._next_marker = 1
+
+    def _pointers(self, strings: list, count: int) -> np.ndarray:
+        addresses = np.array([ctypes.addressof(item) for item in strings], np.uint64)
+        shares = 1 / np.arange(1, len(strings) + 1)  # a few operators make most of the records
+        return self._random.choice(addresses, count, p=shares / shares.sum())
+
+    def records(self, kind: ActivityKind, count: int) -> np.ndarray:
+        records = np.zeros(count, DTYPES[kind])
+        records["kind"] = kind
+        if kind == ActivityKind.Marker:
+            self._fill_markers(records)
+            return records
+        for field in TEXT_FIELDS[kind]:
+            strings = self._names if field == "name" else self._types
+            records[field] = self._pointers(strings, count)
+        if "start_ns" in records.dtype.names:
+            start_ns = 1_700_000_000_000_000_000 + np.arange(count, dtype=np.uint64) * 5_000
+            records["start_ns"] = start_ns
+            records["end_ns"] = start_ns + self._random.lognormal(9, 1.5, count).astype(np.uint64)
+        return records
+
+    def _fill_markers(self, records: np.ndarray) -> None:
+        """Ranges on the host, starts and ends in turn."""
+        count = len(records)
+        records["id"] = self._next_marker + np.arange(count) // 2
+        self._next_marker += count
+        records["flag"] = np.where(np.arange(count) % 2, 4, 2)
+        records["timestamp_ns"] = 1_700_000_000_000_000_000 + np.arange(count) * 4_000
+        is_start = records["flag"] == 2
+        records["name"] = ctypes.addressof(self._empty)
+        records["domain"] = ctypes.addressof(self._empty)
+        records["name"][is_start] = self._pointers(self._ranges, int(is_start.sum()))
+
+    def pure(self) -> np.ndarray:
+        count = VALID_BYTES // DTYPES[ActivityKind.Kernel].itemsize
+        return self.records(ActivityKind.Kernel, count).view(np.uint8)
+
+    def mixed(self) -> np.ndarray:
+        """All kinds in runs of 1, 2, … records of mean MIXED_RUN_LENGTH."""
+        kinds = list(ActivityKind)
+        sizes = {kind: DTYPES[kind].itemsize for kind in kinds}
+        total = int(VALID_BYTES / (sum(sizes.values()) / len(kinds)))
+        order = []
+        while len(order) < total:
+            kind = kinds[int(self._random.integers(len(kinds)))]
+            if not order or order[-1] != kind:
+                order += [kind] * int(self._random.geometric(1 / MIXED_RUN_LENGTH))
+        parts = {
+            kind: iter(np.split(self.records(kind, number).view(np.uint8), number))
+            for kind in kinds
+            if (number := order.count(kind))
+        }
+        return np.concatenate([next(parts[kind]) for kind in order])
+
+
+# --- msmon ------------------------------------------------------------------------------------
+
+
+def by_columns(buffers: list[np.ndarray], filter_text: str) -> dict:
+    """Decode, filter and aggregate with msmon; return the operators of the window."""
+    record_filter = RecordFilter(Filter.parse(filter_text))
+    statistics = WindowStatistics()
+    for data in buffers:
+        for batch in decode(data).batches:
+            statistics.add(record_filter.apply(batch), received=len(batch))
+    window = statistics.close(0, 0, 0)
+    return {
+        (row.kind, row.device_id, row.name): [row.count, row.total_ns, row.min_ns, row.max_ns]
+        for row in operator_rows(window)
+    }
+
+
+# --- the plain loop ---------------------------------------------------------------------------
+
+
+def structure_of(kind: ActivityKind) -> type[ctypes.Structure]:
+    fields = [
+        (name, ctypes.c_char_p if name in TEXT_FIELDS[kind] else CTYPES[code])
+        for name, code in FIELDS[kind]
+    ]
+    return type(kind.name, (ctypes.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": fields})
+
+
+def name_of(kind: ActivityKind, record: ctypes.Structure) -> str:
+    if kind == ActivityKind.Memory:
+        return MemoryOperation(record.operation).name
+    if kind == ActivityKind.MemCpy:
+        return MemcpyKind(record.copy_kind).name
+    if kind == ActivityKind.MemSet:
+        return MEMSET_NAME
+    return record.name.decode()
+
+
+def by_records(buffers: list[np.ndarray], filter_text: str) -> dict:
+    """The same with one ctypes structure per record."""
+    structures = {int(kind): (kind, structure_of(kind)) for kind in ActivityKind}
+    sizes = {int(kind): DTYPES[kind].itemsize for kind in ActivityKind}
+    needles = Filter.parse(filter_text).needles
+    operators: dict = {}
+    open_ranges: dict = {}
+    for data in buffers:
+        position, end = data.ctypes.data, data.ctypes.data + len(data)
+        while position < end:
+            number = ctypes.c_uint32.from_address(position).value
+            kind, structure = structures[number]
+            record = structure.from_address(position)
+            position += sizes[number]
+            if kind == ActivityKind.ExternalCorrelation:
+                continue
+            if kind == ActivityKind.Marker:
+                if record.flag == 2:
+                    open_ranges[record.id] = (record.timestamp_ns, record.name.decode())
+                    continue
+                start_ns, name = open_ranges.pop(record.id)
+                duration_ns, device = record.timestamp_ns - start_ns, -1
+            else:
+                duration_ns = record.end_ns - record.start_ns
+                name = name_of(kind, record)
+                device = -1 if kind in API_KINDS else record.device_id
+            if needles and not any(needle in name for needle in needles.get(kind, ())):
+                continue
+            key = (kind, device, name)
+            operator = operators.get(key)
+            if operator is None:
+                operator = operators[key] = [0, 0, duration_ns, duration_ns, {}]
+            operator[0] += 1
+            operator[1] += duration_ns
+            operator[2] = min(operator[2], duration_ns)
+            operator[3] = max(operator[3], duration_ns)
+            bucket = duration_ns.bit_length()
+            operator[4][bucket] = operator[4].get(bucket, 0) + 1
+    return {key: operator[:4] for key, operator in operators.items()}
+
+
+# --- comparison -------------------------------------------------------------------------------
+
+
+def records_in(data: np.ndarray) -> int:
+    return sum(len(batch) for batch in decode(data).batches)
+
+
+def best_seconds(run: Callable[[], object], repeat: int) -> float:
+    seconds = []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def compare(data: np.ndarray, filter_text: str) -> tuple[float, float]:
+    """Return (records/s of msmon, records/s of the plain loop); both must agree."""
+    if by_columns([data], filter_text) != by_records([data], filter_text):
+        raise SystemExit("the two decoders disagree")
+    window = [data] * BUFFERS_PER_WINDOW
+    columns_s = best_seconds(lambda: by_columns(window, filter_text), repeat=5) / len(window)
+    records_s = best_seconds(lambda: by_records([data], filter_text), repeat=3)
+    count = records_in(data)
+    return count / columns_s, count / records_s
+
+
+def main() -> None:
+    buffers = Buffers()
+    pure, mixed = buffers.pure(), buffers.mixed()
+    cases = {"pure": (pure, ""), "filtered": (pure, FILTER), "mixed": (mixed, "")}
+    print(
+        f"buffers of {VALID_BYTES / 2**20:.1f} MiB, {DISTINCT_NAMES} names; records/s on one core"
+    )
+    print(f"{'case':<10}{'records':>10}{'msmon':>16}{'plain loop':>16}{'ratio':>8}")
+    ratios = {}
+    for name, (data, filter_text) in cases.items():
+        columns, records = compare(data, filter_text)
+        ratios[name] = columns / records
+        count = records_in(data)
+        print(f"{name:<10}{count:>10,}{columns:>16,.0f}{records:>16,.0f}{ratios[name]:>8.1f}")
+    for name, ratio in ratios.items():
+        print(f"RATIO {name} {ratio:.1f}")
+
+
+if __name__ == "__main__":
+    main()
