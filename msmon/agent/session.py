@@ -137,6 +137,12 @@ class MonitoringSession:
         self._close_window()
         self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
 
+    def abandon(self, reason: str) -> None:
+        """End after an unforeseen failure: deliver no more, but stop recording."""
+        self._recorder.stop()
+        end_ns = self._wall_ns(time.monotonic())
+        self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
+
     def counts(self) -> Counts:
         """Return the records so far, and the drops of every stage in this process."""
         drops = self._recorder.lost

@@ -216,10 +216,10 @@ class Uplink:
                     self._kept_bytes += stream.opened.size_bytes
 
     @property
-    def empty(self) -> bool:
-        """Whether everything was acknowledged."""
+    def all_sent(self) -> bool:
+        """Whether everything has been taken for sending, acknowledged or not."""
         with self._lock:
-            return not any(stream.sent or stream.unsent for stream in self._streams.values())
+            return not any(stream.unsent for stream in self._streams.values())
 
     @property
     def kept_bytes(self) -> int:

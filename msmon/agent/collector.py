@@ -1,0 +1,295 @@
+"""The thread that makes every MSPTI call and decodes.
+
+It waits for commands; while a session runs it also wakes a few times per second.
+An MSPTI call may block for long: nobody waits for this thread, and ``stuck_in``
+tells others in which call it is.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msmon.agent import library
+from msmon.agent.log import AgentLog
+from msmon.agent.pending import PendingCommand
+from msmon.agent.recorder import MsptiCall, Recorder
+from msmon.agent.session import MonitoringSession
+from msmon.agent.uplink import Uplink
+from msmon.bus.messages import Answer
+from msmon.errors import CommandRefused, MsmonError, UsageError
+from msmon.kinds import format_kinds
+from msmon.sessions import Counts, MonitorSettings
+
+STUCK_AFTER_S = 3.0
+
+_MAX_FAILURES = 10
+"""A session ends after this many ticks in a row that failed for an unforeseen reason."""
+
+
+@dataclass(frozen=True)
+class CollectorState:
+    """What the collector tells others: replaced as a whole, never changed."""
+
+    state: str = "idle"
+    session_id: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    unavailable_kinds: dict[str, str] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    library: str = ""
+    problem: str = ""
+    cpu_s: float = 0.0
+
+
+class Collector:
+    """The collector's thread. ``state`` may be read from any thread.
+
+    ``on_change`` is called when a session begins, changes or ends; ``on_answer`` with the
+    id of each command and the answer to it. Both are called on the collector's thread.
+    """
+
+    def __init__(
+        self,
+        uplink: Uplink,
+        step: Callable[[], int],
+        log: AgentLog,
+        on_change: Callable[[], None],
+        on_answer: Callable[[str, Answer], None],
+    ) -> None:
+        self.state = CollectorState()
+        self._uplink = uplink
+        self._step = step
+        self._log = log
+        self._on_change = on_change
+        self._on_answer = on_answer
+        self._commands: queue.SimpleQueue[PendingCommand | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="msmon-collector", daemon=True)
+        self._phase = "idle"
+        self._loading: MsptiCall | None = None
+        self._recorder: Recorder | None = None
+        self._session: MonitoringSession | None = None
+        self._last_counts = Counts()
+        self._library = ""
+        self._problem = ""
+        self._failures = 0
+
+    # --- called from other threads ------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, command: PendingCommand) -> None:
+        """Hand over a command; it is answered through ``on_answer``."""
+        self._commands.put(command)
+
+    def shut_down(self) -> None:
+        """Have the thread end its session and itself; returns at once."""
+        self._commands.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; False when it is still there."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a session runs or a command is being carried out."""
+        return self._phase != "idle"
+
+    @property
+    def stuck_in(self) -> str:
+        """The MSPTI call that has not returned for seconds, and for how long; else empty."""
+        recorder = self._recorder
+        call = self._loading or (recorder.call_in_progress if recorder else None)
+        if call is None:
+            return ""
+        waited_s = time.monotonic() - call.since_monotonic_s
+        return f"{call.text} for {waited_s:.0f} s" if waited_s >= STUCK_AFTER_S else ""
+
+    # --- the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._look_for_library()
+        self._publish()
+        running = True
+        while running:
+            try:
+                running = self._turn()
+                self._failures = 0
+            except Exception as error:  # noqa: BLE001  boundary: the job must not notice
+                self._fail(error)
+        self._publish()
+
+    def _turn(self) -> bool:
+        """Wait for the next command or tick and do it; False at the end."""
+        try:
+            command = self._commands.get(timeout=self._wait_s())
+        except queue.Empty:
+            self._tick()
+            return True
+        if command is None:
+            self._end_session("exit")
+            return False
+        if command.begin():
+            self._on_answer(command.message_id, self._carry_out(command))
+        self._publish()
+        return True
+
+    def _wait_s(self) -> float | None:
+        if self._session is None:
+            return None
+        return max(0.0, self._session.next_tick_s - time.monotonic())
+
+    def _tick(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        if session.due:
+            self._end_session("duration")
+        else:
+            session.tick()
+        self._publish()
+
+    def _fail(self, error: Exception) -> None:
+        self._failures += 1
+        self._problem = f"internal error: {type(error).__name__}: {error}"
+        self._log.write(
+            "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        )
+        if self._failures >= _MAX_FAILURES and self._session is not None:
+            session, self._session = self._session, None
+            session.abandon("failed")
+        self._phase = "monitoring" if self._session else "idle"
+        self._publish()
+
+    def _look_for_library(self) -> None:
+        try:
+            self._library = library.describe()
+        except (MsmonError, OSError) as error:
+            self._problem = str(error)
+            self._log.write(self._problem)
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def _carry_out(self, command: PendingCommand) -> Answer:
+        actions = {
+            "monitor.start": self._start_session,
+            "monitor.update": self._update_session,
+            "monitor.stop": self._stop_session,
+        }
+        action = actions.get(command.action)
+        try:
+            if action is None:
+                raise UsageError(
+                    f"unknown command {command.action!r}", "the daemon may be newer than the job"
+                )
+            return action(command.fields)
+        except MsmonError as error:
+            self._log.write(f"{command.action} refused: {error}")
+            return Answer(False, error.message, error.next_step, self.state.session_id)
+        except Exception as error:  # noqa: BLE001  boundary: whoever asked must get an answer
+            self._fail(error)
+            return Answer(False, self._problem, "the agent's log has the details")
+
+    def _start_session(self, fields: dict[str, Any]) -> Answer:
+        if self._session is not None:
+            raise CommandRefused(
+                f"monitoring runs already (session {self._session.session_id})",
+                "change it with update, or end it with stop",
+            )
+        settings = MonitorSettings.from_fields(fields)
+        self._enter("starting")
+        try:
+            session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._step)
+            session.start()
+        except MsmonError as error:
+            self._problem = str(error)
+            raise
+        finally:
+            self._phase = "idle"
+        self._problem = ""
+        self._session = session
+        self._phase = "monitoring"
+        kinds = format_kinds(settings.active_kinds)
+        self._log.write(f"session {session.session_id} started: {kinds}")
+        return self._answer(session, f"monitoring started: {kinds}")
+
+    def _update_session(self, fields: dict[str, Any]) -> Answer:
+        session = self._running_session()
+        session.update(fields)
+        changed = ", ".join(f"{name}={fields[name]!r}" for name in sorted(fields))
+        return self._answer(session, f"monitoring updated: {changed or 'nothing was mentioned'}")
+
+    def _stop_session(self, fields: dict[str, Any]) -> Answer:
+        if fields:
+            raise UsageError(f"stop takes no options, got {', '.join(sorted(fields))}")
+        session = self._running_session()
+        self._end_session("stopped")
+        kept = sum(session.counts().kept.values())
+        return self._answer(session, f"monitoring stopped: {kept} records kept")
+
+    def _answer(self, session: MonitoringSession, text: str) -> Answer:
+        for name, reason in session.unavailable_kinds.items():
+            text += f"; {name} is unavailable: {reason}"
+        return Answer(True, text, "", session.session_id)
+
+    def _running_session(self) -> MonitoringSession:
+        if self._session is None:
+            raise CommandRefused("monitoring does not run in this process", "start it first")
+        return self._session
+
+    def _open_recorder(self) -> Recorder:
+        if self._recorder is None:
+            self._loading = MsptiCall("loading libmspti.so", time.monotonic())
+            try:
+                self._recorder, self._library = library.open_recorder("npu-monitor")
+            finally:
+                self._loading = None
+        return self._recorder
+
+    def _end_session(self, reason: str) -> None:
+        session = self._session
+        if session is None:
+            return
+        self._enter("stopping")
+        try:
+            session.stop(reason)
+        finally:
+            self._session = None
+            self._phase = "idle"
+        self._last_counts = session.counts()
+        self._problem = session.problem
+        self._log.write(f"session {session.session_id} ended: {reason}")
+
+    # --- state --------------------------------------------------------------------------------
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._publish()
+
+    def _publish(self) -> None:
+        session = self._session
+        before = self.state
+        self.state = CollectorState(
+            state=self._phase,
+            session_id=session.session_id if session else "",
+            settings=session.settings.as_fields() if session else {},
+            unavailable_kinds=session.unavailable_kinds if session else {},
+            counts=session.counts() if session else self._last_counts,
+            library=self._library,
+            problem=(session.problem if session else "") or self._problem,
+            cpu_s=time.thread_time(),
+        )
+        now = self.state
+        if (before.state, before.settings, before.problem) != (
+            now.state,
+            now.settings,
+            now.problem,
+        ):
+            self._on_change()

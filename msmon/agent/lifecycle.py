@@ -1,0 +1,186 @@
+"""Start and end of the agent in this process: init, step, shutdown, fork, exit.
+
+Nothing here raises into the training process, waits for the daemon, or prints.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import threading
+import time
+from typing import Any
+
+import zmq
+
+import msmon
+from msmon.agent import process
+from msmon.agent.collector import Collector
+from msmon.agent.link import Link
+from msmon.agent.log import AgentLog
+from msmon.agent.notices import Notices
+from msmon.agent.pending import PendingCommands
+from msmon.agent.steps import StepCounter
+from msmon.agent.uplink import Uplink
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import Hello, Status
+from msmon.errors import UsageError
+from msmon.sessions import ProcessInfo
+
+SESSION_END_LIMIT_S = 0.7
+"""How long the exit of the job may be held up to end a running session."""
+
+FLUSH_LIMIT_S = 0.3
+"""How long it may be held up to send what is left."""
+
+_steps = StepCounter()
+_agent: Agent | None = None
+_starting = threading.Lock()
+_left_to_parent: list[Agent] = []
+"""In a forked child: the parent's agent, kept so that nothing of it is ever finalised."""
+
+
+class Agent:
+    """The agent of one process: collector, link, and what lies between them."""
+
+    def __init__(self, identity: ProcessInfo, steps: StepCounter) -> None:
+        self._identity = identity
+        self._steps = steps
+        log = AgentLog.from_environment(os.environ)
+        self._notices = Notices()
+        self._uplink = Uplink(self._notices.wake)
+        self._collector = Collector(
+            self._uplink,
+            lambda: steps.current,
+            log,
+            self._notices.status_changed,
+            self._notices.add_answer,
+        )
+        self._link = Link(
+            lambda: local_endpoint(os.environ),
+            self._hello,
+            self._status,
+            self._uplink,
+            self._notices,
+            PendingCommands(self._collector.submit, lambda: self._collector.stuck_in),
+            log,
+        )
+
+    def start(self) -> None:
+        """Start both threads. Raises RuntimeError when the process can't start any more."""
+        self._link.start()
+        self._collector.start()
+
+    def shut_down(self) -> None:
+        """End both threads; a running session is ended and sent, in bounded time."""
+        busy = self._collector.busy
+        self._collector.shut_down()
+        ended = self._collector.join(SESSION_END_LIMIT_S if busy else FLUSH_LIMIT_S)
+        self._link.shut_down(FLUSH_LIMIT_S)
+        if self._link.join(2 * FLUSH_LIMIT_S) and ended:
+            self._notices.close()
+
+    def _hello(self) -> Hello:
+        self._identity = process.with_framework(self._identity)
+        return Hello(msmon.__version__, "agent", self._identity)
+
+    def _status(self) -> Status:
+        now = self._collector.state
+        return Status(
+            state=now.state,
+            step=self._steps.current,
+            step_age_s=self._steps.age_s,
+            session_id=now.session_id,
+            settings=now.settings,
+            unavailable_kinds=now.unavailable_kinds,
+            counts=now.counts,
+            stuck_in=self._collector.stuck_in,
+            cpu_s=now.cpu_s + self._link.cpu_s,
+            library=now.library,
+            problem=now.problem,
+        )
+
+
+def init(
+    rank: int | None = None,
+    local_rank: int | None = None,
+    world_size: int | None = None,
+    device: int | None = None,
+    job_id: str | None = None,
+) -> None:
+    """Start the agent in this process; it registers with the daemon, now or when there is one.
+
+    What is not given is taken from the launcher's environment variables. A second call does
+    nothing. A missing daemon or library is no error: ``msmon status`` and the log under
+    MSMONITOR_LOG_PATH tell of it. Raises UsageError for an argument of the wrong type.
+    """
+    given: dict[str, Any] = {
+        "rank": rank,
+        "local_rank": local_rank,
+        "world_size": world_size,
+        "device": device,
+        "job_id": job_id,
+    }
+    for name, value in given.items():
+        wanted = str if name == "job_id" else int
+        if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
+            raise UsageError(f"init: {name} must be of type {wanted.__name__}, got {value!r}")
+    known = {name: value for name, value in given.items() if value is not None}
+    _start(known)
+
+
+def start_if_rank() -> None:
+    """Start the agent if the environment asks for it and this process is a rank."""
+    environ = os.environ
+    if process.is_asked_for(environ) and process.is_rank(environ) and not process.is_worker():
+        _start({})
+
+
+def step() -> None:
+    """Note that a training step has ended.
+
+    The first call starts the agent in a rank whose environment has MSMONITOR_USE_DAEMON=1.
+    """
+    _steps.count += 1
+    _steps.last_monotonic_s = time.monotonic()
+    if _steps.count == 1 and _agent is None:
+        start_if_rank()
+
+
+def shutdown() -> None:
+    """End the agent: a running session is ended and its records sent. Takes about 1 s at most."""
+    global _agent
+    agent, _agent = _agent, None
+    if agent is not None:
+        agent.shut_down()
+
+
+def _start(known: dict[str, Any]) -> None:
+    """Start the agent unless there is one; ``known`` fields replace those that were found."""
+    global _agent
+    with _starting:
+        if _agent is not None:
+            return
+        try:
+            identity = dataclasses.replace(process.current_process(), **known)
+            agent = Agent(identity, _steps)
+            agent.start()
+        except (RuntimeError, OSError, zmq.ZMQError) as error:
+            # no more threads or descriptors, or the interpreter is shutting down
+            AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
+        else:
+            _agent = agent
+
+
+def _drop_in_child() -> None:
+    """Forget the parent's agent: its threads are not here, its sockets are not ours."""
+    global _agent, _starting
+    _starting = threading.Lock()
+    if _agent is not None:
+        _left_to_parent.append(_agent)
+        _agent = None
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+atexit.register(shutdown)

@@ -1,0 +1,92 @@
+"""Commands that the daemon has sent and that are not answered yet.
+
+The link accepts them and answers in time even when the collector can't: a call
+into MSPTI may block for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msmon.bus.messages import Answer, Command
+
+ANSWER_LIMIT_S = 8.0
+"""Commands are answered within this time; who asks waits 10 s unless told otherwise."""
+
+
+@dataclass
+class PendingCommand:
+    """A command on its way to the collector: either begun there or cancelled here."""
+
+    message_id: str
+    action: str
+    fields: dict[str, Any]
+    since_monotonic_s: float = field(default_factory=time.monotonic)
+    _fate: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def begin(self) -> bool:
+        """Claim the command for carrying it out; False when it was cancelled."""
+        return self._fate.acquire(blocking=False)
+
+    def cancel(self) -> bool:
+        """Claim the command for dropping it; False when it has begun."""
+        return self._fate.acquire(blocking=False)
+
+
+class PendingCommands:
+    """Used on the link's thread only. ``stuck_in`` says in which call the collector hangs."""
+
+    def __init__(
+        self, submit: Callable[[PendingCommand], None], stuck_in: Callable[[], str]
+    ) -> None:
+        self._submit = submit
+        self._stuck_in = stuck_in
+        self._commands: dict[str, PendingCommand] = {}
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def accept(self, message_id: str, command: Command) -> None:
+        """Take a command and hand it to the collector."""
+        pending = PendingCommand(message_id, command.action, command.fields)
+        self._commands[message_id] = pending
+        self._submit(pending)
+
+    def answered(self, message_id: str) -> bool:
+        """Strike a command off; False when it had been answered already."""
+        return self._commands.pop(message_id, None) is not None
+
+    def overdue(self) -> list[tuple[str, Answer]]:
+        """Return answers for commands that the collector can't answer in time."""
+        if not self._commands:
+            return []
+        stuck = self._stuck_in()
+        oldest_s = time.monotonic() - ANSWER_LIMIT_S
+        late = [
+            command
+            for command in self._commands.values()
+            if stuck or command.since_monotonic_s < oldest_s
+        ]
+        answers = [(command.message_id, _excuse(command, stuck)) for command in late]
+        for command in late:
+            del self._commands[command.message_id]
+        return answers
+
+
+def _excuse(command: PendingCommand, stuck: str) -> Answer:
+    where = f"stuck in {stuck}" if stuck else "busy"
+    if command.cancel():
+        return Answer(
+            False,
+            f"{command.action} was not carried out: the agent is {where}",
+            "the job goes on; try again when status no longer says so",
+        )
+    return Answer(
+        False,
+        f"{command.action} has begun and is not done: the agent is {where}",
+        "the job goes on; status will show when it is done",
+    )
