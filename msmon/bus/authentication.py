@@ -159,7 +159,7 @@ class Authenticator:
 
     def answer_requests(self) -> None:
         """Answer what libzmq asks; call when ``socket`` may be readable. Never waits."""
-        while self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while self.socket.poll(0):
             frames = self.socket.recv_multipart()
             request_id = frames[1] if len(frames) > 1 else b""
             peer = self._peer_asking(frames)

@@ -119,6 +119,7 @@ class HandshakeWatch:
         | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         | zmq.EVENT_DISCONNECTED
         | zmq.EVENT_CONNECTED
+        | zmq.EVENT_CONNECT_RETRIED
     )
 
     def __init__(self, watched: zmq.Socket[Any], secured: bool) -> None:
@@ -128,6 +129,8 @@ class HandshakeWatch:
         self._broken_off_count = 0
         self.reached = False
         """Whether something accepted the connection, whatever came of it."""
+        self.attempts_failed = 0
+        """Attempts at which nothing listened."""
         self.socket: zmq.Socket[Any] = watched.get_monitor_socket(self._EVENTS)
         self.socket.setsockopt(zmq.LINGER, 0)
 
@@ -145,6 +148,9 @@ class HandshakeWatch:
     def _translate(self, event: int, value: int) -> LinkEvent | None:
         if event == zmq.EVENT_CONNECTED:
             self.reached = True
+            return None
+        if event == zmq.EVENT_CONNECT_RETRIED:
+            self.attempts_failed += not self.reached
             return None
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._established = True

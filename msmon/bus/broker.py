@@ -1,0 +1,320 @@
+"""The daemon's loop: receive, validate, authorise, act, answer with the same id.
+
+One ROUTER serves agents and clients. Nothing here waits: sends fail at once for a peer
+that is gone or full, slow work is done by the outputs or in a thread, and commands
+that wait for agents are tasks of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from msmon import __version__
+from msmon.bus import messages
+from msmon.bus.approvals import Approvals
+from msmon.bus.authentication import REGISTERS, Authenticator, Peer
+from msmon.bus.codec import Envelope, decode, encode, message_id_of
+from msmon.bus.limited_log import LimitedLog
+from msmon.bus.messages import Message, Refused, Reply, Welcome
+from msmon.bus.monitoring import Monitoring
+from msmon.bus.outputs import OnCommit, Outputs
+from msmon.bus.registry import Process, Registry
+from msmon.bus.rows import status_row
+from msmon.bus.selection import select
+from msmon.bus.streams import STREAM_TYPES, Streams
+from msmon.errors import CommandRefused, MsmonError
+
+_log = logging.getLogger(__name__)
+
+_MESSAGES_PER_TURN = 100
+"""Messages taken before other events of the loop get their turn."""
+_MAX_REQUESTS = 256
+"""Commands that may wait for agents at the same time."""
+_OUTPUTS_CLOSE_S = 4.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How often agents report, and when they count as lost. Everything derives from one number."""
+
+    heartbeat_s: float = 2.0
+    keep_gone_s: float = 600.0
+
+    @property
+    def lost_after_s(self) -> float:
+        """Silence after which a process is lost."""
+        return 4 * self.heartbeat_s
+
+    @property
+    def grace_s(self) -> float:
+        """Time after the loss until the outputs of its sessions are closed."""
+        return 5 * self.heartbeat_s
+
+    @property
+    def check_interval_s(self) -> float:
+        """Time between two looks at what is overdue."""
+        return self.heartbeat_s / 4
+
+
+@dataclass(frozen=True)
+class DaemonFacts:
+    """What a client may know of the daemon itself."""
+
+    host: str
+    pid: int
+    uid: int
+    insecure: bool
+    listens: tuple[str, ...]
+
+
+class Broker:
+    """Serves one bound ROUTER until :meth:`close`. Lives on one asyncio loop."""
+
+    def __init__(
+        self,
+        router: zmq.Socket[Any],
+        authenticator: Authenticator,
+        outputs: Callable[[OnCommit], Outputs],
+        approvals: Approvals,
+        facts: DaemonFacts,
+        timing: Timing,
+    ) -> None:
+        self._router = router
+        self._authenticator = authenticator
+        self._facts = facts
+        self._timing = timing
+        self._loop = asyncio.get_running_loop()
+        self._limited = LimitedLog(_log)
+        self._receive_due = False
+        self._requests: set[asyncio.Task[None]] = set()
+        self._refreshing: asyncio.Future[None] | None = None
+        self._outputs = outputs(self._committed)
+        self._registry = Registry(timing.lost_after_s, timing.keep_gone_s)
+        self._streams = Streams(
+            self._outputs,
+            approvals,
+            self._acknowledge,
+            self._on_loop,
+            timing.grace_s,
+            timing.keep_gone_s,
+        )
+        self._monitoring = Monitoring(
+            self._registry, self._streams, self._outputs, approvals, self._command, facts.host
+        )
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._authenticator.allow_list.refresh()
+        zap = self._authenticator.socket
+        self._loop.add_reader(zap.FD, self._authenticator.answer_requests)
+        self._loop.add_reader(self._router.FD, self._receive)
+        self._loop.call_soon(self._authenticator.answer_requests)
+        self._loop.call_soon(self._receive)
+        self._check()
+
+    async def close(self) -> None:
+        """Stop serving; write out what the outputs hold, and acknowledge it."""
+        self._check_handle.cancel()
+        self._loop.remove_reader(self._router.FD)
+        self._loop.remove_reader(self._authenticator.socket.FD)
+        for request in self._requests:
+            request.cancel()
+        self._streams.close_lost()
+        await self._loop.run_in_executor(None, self._outputs.close, _OUTPUTS_CLOSE_S)
+        await asyncio.sleep(0)  # the acknowledgements of the last commit
+
+    # --- receiving ------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        """Take what has arrived. The ROUTER's descriptor tells of new messages only once."""
+        self._receive_due = False
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.ZMQError:  # Again: nothing left; or closed
+                return
+            try:
+                self._handle(frames)
+            except Exception:  # noqa: BLE001 - one message must never end the daemon
+                self._limited.exception("a message could not be handled")
+        self._receive_soon()
+
+    def _receive_soon(self) -> None:
+        if not self._receive_due:
+            self._receive_due = True
+            self._loop.call_soon(self._receive)
+
+    def _handle(self, frames: list[zmq.Frame]) -> None:
+        route = frames[0].bytes
+        body = [frame.bytes for frame in frames[1:]]
+        peer = self._peer_of(frames[-1])
+        if peer is None:
+            self._refuse(route, body, CommandRefused("this key or user is no longer allowed"), "?")
+            return
+        try:
+            envelope = decode(body, sender="the sender", receiver="the daemon")
+            if not peer.may_send(type(envelope.message)):
+                raise CommandRefused(
+                    f"{peer.name} has the role {peer.role.value}, which may not send "
+                    f"{envelope.message.TYPE!r}"
+                )
+            self._act(route, peer, envelope)
+        except MsmonError as error:
+            self._refuse(route, body, error, peer.name)
+
+    def _peer_of(self, frame: zmq.Frame) -> Peer | None:
+        try:
+            address, credential = frame.get("Peer-Address"), frame.get("User-Id")
+        except (zmq.ZMQError, KeyError):  # properties that a connection without ZAP lacks
+            return None
+        return self._authenticator.peer(str(address), str(credential))
+
+    def _refuse(self, route: bytes, body: list[bytes], error: MsmonError, sender: str) -> None:
+        self._limited.warning("message from %s refused: %s", sender, error.message)
+        self._send(route, Refused(error.message, error.next_step), message_id_of(body))
+
+    # --- acting -----------------------------------------------------------------------
+
+    def _act(self, route: bytes, peer: Peer, envelope: Envelope) -> None:
+        message, message_id = envelope.message, envelope.message_id
+        if isinstance(message, messages.Hello):
+            self._greet(route, peer, message, message_id)
+        elif isinstance(message, messages.StatusRequest):
+            self._send(route, self._status(message), message_id)
+        elif isinstance(message, messages.VersionRequest):
+            self._send(route, Reply("ok", daemon=self._daemon_row()), message_id)
+        elif isinstance(message, messages.MonitorRequest):
+            self._begin_request(route, peer, message, message_id)
+        else:
+            self._act_for_agent(route, envelope)
+
+    def _act_for_agent(self, route: bytes, envelope: Envelope) -> None:
+        message = envelope.message
+        process = self._registry.of_route(route)
+        if process is None:
+            raise CommandRefused("no process is registered on this connection", "say hello first")
+        now_s = time.monotonic()
+        self._registry.heard(process, now_s)
+        if isinstance(message, STREAM_TYPES):
+            self._streams.take(process, message, envelope.payload)
+        elif isinstance(message, messages.Status):
+            process.status = message
+        elif isinstance(message, messages.Answer):
+            self._monitoring.answered(process, envelope.message_id, message)
+        elif isinstance(message, messages.Goodbye):
+            _log.info("%s ended: %s", process.label, message.reason)
+            self._registry.goodbye(process, now_s)
+            self._monitoring.gone(process)
+
+    def _greet(self, route: bytes, peer: Peer, hello: messages.Hello, message_id: str) -> None:
+        if hello.process is not None:
+            if peer.role not in REGISTERS:
+                raise CommandRefused(f"{peer.name} may not register processes")
+            process = self._registry.register(
+                hello.process, peer, route, hello.version, time.monotonic()
+            )
+            _log.info("%s registered, %s, msmon %s", process.label, peer.name, hello.version)
+        welcome = Welcome(__version__, self._facts.host, self._facts.pid, self._timing.heartbeat_s)
+        self._send(route, welcome, message_id)
+
+    def _begin_request(
+        self, route: bytes, peer: Peer, request: messages.MonitorRequest, message_id: str
+    ) -> None:
+        if len(self._requests) >= _MAX_REQUESTS:
+            raise CommandRefused("the daemon is busy with other commands", "try again")
+        task = self._loop.create_task(self._carry_out(route, peer, request, message_id))
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _carry_out(
+        self, route: bytes, peer: Peer, request: messages.MonitorRequest, message_id: str
+    ) -> None:
+        answer: Message
+        try:
+            answer = await self._monitoring.carry_out(request, peer)
+        except MsmonError as error:
+            answer = Refused(error.message, error.next_step)
+        except Exception:  # noqa: BLE001 - the caller gets an answer whatever happens
+            self._limited.exception("a command could not be carried out")
+            answer = Refused("the daemon failed to carry this out", "its log says why")
+        self._send(route, answer, message_id)
+
+    def _status(self, request: messages.StatusRequest) -> Reply:
+        known = self._registry.all()
+        now_s = time.monotonic()
+        wanted = request.selection
+        selected = select(wanted, known, self._facts.host, now_s)
+        shown = known if wanted == messages.Selection() else selected.processes
+        rows = [status_row(process, self._streams, self._outputs, now_s) for process in shown]
+        return Reply(
+            "ok" if selected.processes else selected.outcome,
+            selected.text,
+            selected.next_step,
+            rows,
+            self._daemon_row(),
+        )
+
+    def _daemon_row(self) -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "protocol": f"{messages.PROTOCOL_MAJOR}.{messages.PROTOCOL_MINOR}",
+            "host": self._facts.host,
+            "pid": self._facts.pid,
+            "uid": self._facts.uid,
+            "insecure": self._facts.insecure,
+            "listens": list(self._facts.listens),
+            "sinks": self._outputs.status(),
+            "refused_messages": self._limited.count,
+        }
+
+    # --- sending ------------------------------------------------------------------------
+
+    def _send(self, route: bytes, message: Message, message_id: str = "") -> bool:
+        """Send without waiting; False when the peer is gone or does not take its messages."""
+        try:
+            frames = encode(message, message_id)
+        except MsmonError as error:
+            frames = encode(Refused(error.message), message_id)
+        try:
+            self._router.send_multipart([route, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            _log.debug("answer dropped: %s", error)
+            return False
+        self._receive_soon()  # sending may have consumed the descriptor's notice
+        return True
+
+    def _command(self, process: Process, command: messages.Command, command_id: str) -> bool:
+        return self._send(process.route, command, command_id)
+
+    def _acknowledge(self, process: Process, session_id: str, seq: int) -> None:
+        self._send(process.route, messages.Acknowledged(session_id, seq))
+
+    # --- other events ---------------------------------------------------------------------
+
+    def _committed(self, session_id: str, seq: int) -> None:
+        self._on_loop(lambda: self._streams.committed(session_id, seq))
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the loop, from any thread; dropped when the loop has ended."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _check(self) -> None:
+        """Look for what is overdue, again and again."""
+        self._check_handle = self._loop.call_later(self._timing.check_interval_s, self._check)
+        self._receive()  # what waits already proves that its sender lives
+        now_s = time.monotonic()
+        for process in self._registry.expire(now_s):
+            _log.warning("%s is lost: silent for %.0f s", process.label, self._timing.lost_after_s)
+            self._monitoring.gone(process)
+        self._streams.expire(now_s)
+        if self._refreshing is None or self._refreshing.done():
+            refresh = self._authenticator.allow_list.refresh
+            self._refreshing = self._loop.run_in_executor(None, refresh)

@@ -1,0 +1,146 @@
+"""One daemon from start to stop: directory, keys, sockets, broker, signals.
+
+What it serves is handed in; this module only puts the parts together in the right
+order, keeps the local socket reachable, and takes everything down again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from msmon.bus import sockets
+from msmon.bus.approvals import Approvals
+from msmon.bus.authentication import AllowList, Authenticator
+from msmon.bus.broker import Broker, DaemonFacts, Timing
+from msmon.bus.keys import KeyPair, load_or_create_server_keys
+from msmon.bus.outputs import OnCommit, Outputs
+from msmon.bus.runtime import LocalAccess, RuntimeDirectory
+from msmon.errors import BusError
+
+_log = logging.getLogger(__name__)
+
+_SOCKET_CHECK_S = 1.0
+
+
+@dataclass(frozen=True)
+class DaemonSettings:
+    """How one daemon is to run. ``listens`` are ``tcp://`` addresses."""
+
+    runtime_directory: Path
+    keys_directory: Path
+    listens: tuple[str, ...] = ()
+    insecure: bool = False
+    access: LocalAccess = LocalAccess()
+    timing: Timing = Timing()
+
+
+async def serve(
+    settings: DaemonSettings,
+    outputs: Callable[[OnCommit], Outputs],
+    ready: Callable[[str], None],
+) -> None:
+    """Run a daemon until SIGTERM or SIGINT; ``ready`` gets one line once all is up.
+
+    Raises BusError when the directory, a key or a listener can't be had.
+    """
+    stop = _stop_event()
+    runtime = RuntimeDirectory(settings.runtime_directory, settings.access)
+    runtime.claim()
+    context: zmq.Context[Any] = zmq.Context()
+    try:
+        await _serve_in(settings, runtime, context, outputs, ready, stop)
+    finally:
+        context.destroy(linger=0)
+        runtime.release()
+
+
+async def _serve_in(
+    settings: DaemonSettings,
+    runtime: RuntimeDirectory,
+    context: zmq.Context[Any],
+    outputs: Callable[[OnCommit], Outputs],
+    ready: Callable[[str], None],
+    stop: asyncio.Event,
+) -> None:
+    keys = None if settings.insecure else load_or_create_server_keys(settings.keys_directory)
+    allow_list = AllowList(settings.keys_directory)
+    authenticator = Authenticator(
+        context, allow_list, settings.access.any_others, settings.insecure
+    )
+    os.umask(0o077)  # nobody connects between bind and the socket's final mode
+    urls = (runtime.url, *settings.listens)
+    router = sockets.bind(context, keys, urls)
+    facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
+    approvals = Approvals(settings.keys_directory)
+    broker = Broker(router, authenticator, outputs, approvals, facts, settings.timing)
+    try:
+        broker.start()
+        runtime.publish(keys.public if keys else None)
+        ready(_ready_line(facts))
+        await _until(stop, router, runtime, keys)
+    finally:
+        _log.info("stopping")
+        await broker.close()
+
+
+def _ready_line(facts: DaemonFacts) -> str:
+    security = ", INSECURE" if facts.insecure else ""
+    return f"msmon-daemon ready: pid {facts.pid}, {', '.join(facts.listens)}{security}"
+
+
+def _stop_event() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until(
+    stop: asyncio.Event,
+    router: zmq.Socket[Any],
+    runtime: RuntimeDirectory,
+    keys: KeyPair | None,
+) -> None:
+    """Wait for ``stop``; meanwhile bind again whenever the socket file has vanished."""
+    bound = True
+    while True:
+        try:
+            await asyncio.wait_for(stop.wait(), _SOCKET_CHECK_S)
+            return
+        except (asyncio.TimeoutError, TimeoutError):
+            pass
+        if bound and not runtime.socket_exists:
+            _log.warning("%s has vanished; binding it again", runtime.socket)
+            _unbind(router, runtime.url)  # removes the file once more, a little later
+            bound = False
+        elif not bound:
+            bound = _bind_again(router, runtime, keys)
+
+
+def _unbind(router: zmq.Socket[Any], url: str) -> None:
+    try:
+        router.unbind(url)
+    except zmq.ZMQError as error:
+        _log.warning("%s: %s", url, error)
+
+
+def _bind_again(router: zmq.Socket[Any], runtime: RuntimeDirectory, keys: KeyPair | None) -> bool:
+    try:
+        runtime.claim_again()
+        router.bind(runtime.url)
+        runtime.publish(keys.public if keys else None)
+    except (BusError, zmq.ZMQError, OSError) as error:
+        _log.error("can't listen on %s again: %s", runtime.url, error)
+        return False
+    return True

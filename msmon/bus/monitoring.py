@@ -1,0 +1,202 @@
+"""Carrying out npu-monitor commands: check, select, send, collect the answers.
+
+One request goes to many processes at once and gets one reply, with a row for each
+process, when all have answered or the request's time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from msmon.bus.approvals import Approvals
+from msmon.bus.authentication import Peer, Role
+from msmon.bus.messages import Answer, Command, MonitorRequest, Reply, Selection
+from msmon.bus.outputs import Outputs
+from msmon.bus.registry import Process, Registry
+from msmon.bus.rows import identity_row
+from msmon.bus.selection import Selected, select
+from msmon.bus.streams import Streams
+from msmon.errors import MsmonError, UsageError
+from msmon.options import MONITOR_OPTION, check_fields
+from msmon.sessions import MonitorSettings
+
+_audit = logging.getLogger("msmon.audit")
+
+ACTIONS = ("start", "update", "stop")
+MAX_TIMEOUT_S = 600.0
+_NEVER_TYPED = "ship_records"
+
+SendCommand = Callable[[Process, Command, str], bool]
+
+
+@dataclass
+class _Pending:
+    process: Process
+    answer: asyncio.Future[Answer]
+
+
+class Monitoring:
+    """Commands on their way. Every method runs on the broker's loop."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        streams: Streams,
+        outputs: Outputs,
+        approvals: Approvals,
+        send: SendCommand,
+        host: str,
+    ) -> None:
+        self._registry = registry
+        self._streams = streams
+        self._outputs = outputs
+        self._approvals = approvals
+        self._send = send
+        self._host = host
+        self._pending: dict[str, _Pending] = {}
+        self._ids = itertools.count(1)
+
+    def answered(self, process: Process, message_id: str, answer: Answer) -> None:
+        """Take the answer of a process to a command; a late or foreign one is dropped."""
+        pending = self._pending.get(message_id)
+        if pending is not None and pending.process is process and not pending.answer.done():
+            pending.answer.set_result(answer)
+
+    def gone(self, process: Process) -> None:
+        """Note that a process is lost or ended: nobody needs to wait for its answers."""
+        for pending in self._pending.values():
+            if pending.process is process and not pending.answer.done():
+                text = f"the process {'was lost' if process.life == 'lost' else 'ended'} meanwhile"
+                pending.answer.set_result(Answer(False, text))
+
+    async def carry_out(self, request: MonitorRequest, peer: Peer) -> Reply:
+        """Return the reply to a request. Raises UsageError, SinkError, CommandRefused."""
+        fields, log_file = await self._checked(request, peer)
+        deadline_s = time.monotonic() + min(max(request.timeout_s, 0.0), MAX_TIMEOUT_S)
+        selected = self._selected(request.selection, peer)
+        rows = list(selected.missing)
+        if selected.processes:
+            commands = [
+                self._command(process, request.action, fields, log_file, peer, deadline_s)
+                for process in selected.processes
+            ]
+            rows = [*await asyncio.gather(*commands), *rows]
+            reply = Reply(_outcome(rows), rows=rows)
+        else:
+            reply = Reply(selected.outcome, selected.text, selected.next_step, rows)
+        _audit.info(
+            "%s asked for npu-monitor %s %s of %s: %s %s",
+            peer.name,
+            request.action,
+            fields,
+            request.selection,
+            reply.outcome,
+            "; ".join(f"{row.get('pid')}: {row.get('ok')}" for row in rows),
+        )
+        return reply
+
+    async def _checked(self, request: MonitorRequest, peer: Peer) -> tuple[dict[str, Any], str]:
+        """Return the fields to send, and the export directory if one is asked for."""
+        if request.action not in ACTIONS:
+            raise UsageError(f"unknown npu-monitor action {request.action!r}")
+        if _NEVER_TYPED in request.fields:
+            raise UsageError(f"unknown option {_NEVER_TYPED}")
+        fields = check_fields(MONITOR_OPTION, request.fields)
+        if request.action == "stop" and fields:
+            raise UsageError(f"npu-monitor stop takes no options, got {', '.join(fields)}")
+        if request.action == "update" and not fields:
+            raise UsageError("npu-monitor update: nothing to change", "name an option to change")
+        if request.action != "start":
+            return fields, ""
+        settings = await asyncio.get_running_loop().run_in_executor(
+            None, self._outputs.check_export, MonitorSettings.from_fields(fields), peer.uid
+        )
+        if settings.log_file:
+            fields["log_file"] = settings.log_file
+        fields[_NEVER_TYPED] = settings.ship_records
+        return fields, settings.log_file
+
+    def _selected(self, selection: Selection, peer: Peer) -> Selected:
+        """A local user who names no process means the own ones."""
+        known = self._registry.all()
+        if peer.role is Role.USER and selection == Selection():
+            known = [process for process in known if peer.may_command(process.peer)]
+        return select(selection, known, self._host, time.monotonic())
+
+    async def _command(
+        self,
+        process: Process,
+        action: str,
+        fields: dict[str, Any],
+        log_file: str,
+        peer: Peer,
+        deadline_s: float,
+    ) -> dict[str, Any]:
+        """Send one command and return the row on what became of it."""
+        row = identity_row(process)
+        if not peer.may_command(process.peer):
+            refusal = f"the process belongs to {process.peer.name}, not to {peer.name}"
+            return {**row, "ok": False, "text": refusal}
+        if log_file and process.peer.role is not Role.OPERATOR:
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._approvals.add, process.peer.credential, log_file
+            )
+        answer = await self._ask(process, f"monitor.{action}", fields, deadline_s)
+        row |= {
+            "ok": answer.ok,
+            "text": answer.text,
+            "next_step": answer.next_step,
+            "session_id": answer.session_id,
+        }
+        if action == "start" and answer.ok and answer.session_id:
+            row |= await self._outputs_row(process, answer.session_id, deadline_s)
+        return row
+
+    async def _outputs_row(
+        self, process: Process, session_id: str, deadline_s: float
+    ) -> dict[str, Any]:
+        """Return what the outputs say to a new session. An export that can't be opened ends it."""
+        remaining_s = max(0.0, deadline_s - time.monotonic())
+        opened = await self._streams.opened(session_id, remaining_s)
+        if opened is None:
+            return {"text": "monitoring started; its outputs have not reported yet"}
+        if isinstance(opened, MsmonError):
+            await self._ask(process, "monitor.stop", {}, time.monotonic() + 5.0)
+            text = f"{opened.message}; monitoring was stopped again"
+            return {"ok": False, "text": text, "next_step": opened.next_step}
+        return {"files": list(opened)}
+
+    async def _ask(
+        self, process: Process, action: str, fields: dict[str, Any], deadline_s: float
+    ) -> Answer:
+        command_id = f"d{next(self._ids)}"
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._pending[command_id] = _Pending(process, future)
+        try:
+            if not self._send(process, Command(action, fields), command_id):
+                return Answer(
+                    False, "the command could not be sent: the connection is gone or full"
+                )
+            return await asyncio.wait_for(future, max(0.0, deadline_s - time.monotonic()))
+        except (asyncio.TimeoutError, TimeoutError):
+            return Answer(False, "no answer in time" + _stuck(process))
+        finally:
+            del self._pending[command_id]
+
+
+def _stuck(process: Process) -> str:
+    stuck_in = process.status.stuck_in if process.status is not None else ""
+    return f"; the process is stuck in {stuck_in}" if stuck_in else ""
+
+
+def _outcome(rows: list[dict[str, Any]]) -> str:
+    succeeded = [bool(row["ok"]) for row in rows]
+    if all(succeeded):
+        return "ok"
+    return "partial" if any(succeeded) else "failed"

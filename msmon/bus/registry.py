@@ -1,0 +1,130 @@
+"""The processes that said hello, and whether they still live.
+
+Liveness runs on the monotonic clock. A process that falls silent is "lost", one that
+said goodbye is "ended"; both stay visible for a while, so that a question about them
+has an answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from msmon.bus.authentication import Peer
+from msmon.bus.messages import Status
+from msmon.errors import CommandRefused
+from msmon.sessions import ProcessInfo
+
+LIVE, LOST, ENDED = "live", "lost", "ended"
+
+MAX_PROCESSES = 10_000
+
+_STALL_S = 3.0
+"""Longer between two checks: this process was stopped, not the agents."""
+
+
+@dataclass
+class Process:
+    """A registered process. ``last_seen_s`` and ``gone_s`` are on the monotonic clock."""
+
+    info: ProcessInfo
+    peer: Peer
+    route: bytes
+    """Routing id of its connection, as the ROUTER gave it."""
+    version: str
+    last_seen_s: float
+    life: str = LIVE
+    gone_s: float = 0.0
+    status: Status | None = None
+    session_id: str = ""
+    """The last session that it opened."""
+
+    @property
+    def label(self) -> str:
+        """How logs and answers call it."""
+        rank = f" (rank {self.info.rank})" if self.info.rank >= 0 else ""
+        return f"process {self.info.pid}{rank} on {self.info.host}"
+
+
+class Registry:
+    """All processes, by identity and by connection."""
+
+    def __init__(self, lost_after_s: float, keep_gone_s: float) -> None:
+        self._lost_after_s = lost_after_s
+        self._keep_gone_s = keep_gone_s
+        self._by_key: dict[str, Process] = {}
+        self._by_route: dict[bytes, Process] = {}
+        self._checked_s: float | None = None
+
+    def all(self) -> list[Process]:
+        """Return all processes, also those that are gone, by host, job and rank."""
+
+        def order(process: Process) -> tuple[str, str, int, int]:
+            info = process.info
+            return info.host, info.job_id, info.rank, info.pid
+
+        return sorted(self._by_key.values(), key=order)
+
+    def live(self) -> list[Process]:
+        """Return the processes that can be commanded."""
+        return [process for process in self.all() if process.life == LIVE]
+
+    def of_route(self, route: bytes) -> Process | None:
+        """Return the process behind a connection."""
+        return self._by_route.get(route)
+
+    def register(
+        self, info: ProcessInfo, peer: Peer, route: bytes, version: str, now_s: float
+    ) -> Process:
+        """Take a hello; a newer one of the same process replaces the older.
+
+        Raises CommandRefused when another owner holds this identity, or there are
+        too many processes.
+        """
+        if peer.uid >= 0:
+            info = dataclasses.replace(info, uid=peer.uid)
+        known = self._by_key.get(info.key)
+        if known is None:
+            if len(self._by_key) >= MAX_PROCESSES:
+                raise CommandRefused("too many processes are registered with this daemon")
+            known = Process(info, peer, route, version, now_s)
+        elif known.peer.credential != peer.credential and known.life == LIVE:
+            raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
+        self._by_route.pop(known.route, None)
+        former = self._by_route.get(route)
+        if former is not None and former is not known:
+            self._by_route.pop(route)
+            former.life, former.gone_s = LOST, now_s
+        known.info, known.peer, known.route, known.version = info, peer, route, version
+        known.last_seen_s, known.life = now_s, LIVE
+        self._by_key[info.key] = known
+        self._by_route[route] = known
+        return known
+
+    def heard(self, process: Process, now_s: float) -> None:
+        """Note a sign of life; a lost process that speaks again is live again."""
+        process.last_seen_s = now_s
+        if process.life == LOST:
+            process.life = LIVE
+
+    def goodbye(self, process: Process, now_s: float) -> None:
+        """Note that a process ended its connection on purpose."""
+        process.life, process.gone_s = ENDED, now_s
+        self._by_route.pop(process.route, None)
+
+    def expire(self, now_s: float) -> list[Process]:
+        """Return the processes that became lost since the last call; forget those long gone."""
+        stall_s = 0.0 if self._checked_s is None else now_s - self._checked_s
+        self._checked_s = now_s
+        if stall_s > _STALL_S:
+            for process in self._by_key.values():
+                process.last_seen_s += stall_s
+        lost = []
+        for key, process in list(self._by_key.items()):
+            if process.life == LIVE and now_s - process.last_seen_s > self._lost_after_s:
+                process.life, process.gone_s = LOST, now_s
+                lost.append(process)
+            elif process.life != LIVE and now_s - process.gone_s > self._keep_gone_s:
+                del self._by_key[key]
+                self._by_route.pop(process.route, None)
+        return lost
