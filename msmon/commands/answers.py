@@ -69,8 +69,9 @@ def show_answer(reply: Reply, json_wanted: bool) -> int:
     if json_wanted:
         click.echo(as_json(reply))
         return 0 if succeeded else 1
-    for row in in_rank_order(reply.rows):
-        _show_row(row)
+    if reply.outcome not in HEADLINES:  # there the text says what the rows say
+        for row in in_rank_order(reply.rows):
+            _show_row(row)
     if not succeeded:
         _show_failure(reply)
     return 0 if succeeded else 1
