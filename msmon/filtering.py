@@ -7,13 +7,11 @@ the same id, whatever buffer it came in.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from msmon.filters import Filter
 from msmon.kinds import NAMELESS_KINDS, ActivityKind, MarkerFlag, SourceKind
-from msmon.records import Batch, Column, concatenate
+from msmon.records import Batch, Column, concatenate, join_columns
 
 REMEMBERED_STARTS = 1 << 17
 """Open ranges whose verdict is remembered; beyond it, refused and then oldest ones go first."""
@@ -80,7 +78,8 @@ class RecordFilter:
             (records["flag"] & _NAMED_FLAGS) != 0
         )
         mask = self._names_kept(batch) & names_itself
-        self._remember(records[names_itself], mask[names_itself])
+        starts = np.flatnonzero(names_itself)
+        self._remember(records.take(starts), mask[starts])
         followers = ~names_itself
         verdict = self._follow(records["id"][followers])
         mask[followers] = verdict == 1
@@ -104,8 +103,9 @@ class RecordFilter:
             [1, 3],
             0,
         )
-        joined: Any = np.concatenate([self._starts, added[added["awaited"] > 0]])
-        joined = joined[np.argsort(joined["id"], kind="stable")]
+        open_ones = added.take(np.flatnonzero(added["awaited"] > 0))
+        joined = join_columns([self._starts, open_ones])
+        joined = joined.take(np.argsort(joined["id"], kind="stable"))
         if len(joined) > REMEMBERED_STARTS:
             least = np.lexsort((joined["id"], joined["kept"]))[:-REMEMBERED_STARTS]
             joined = np.delete(joined, least)
@@ -122,7 +122,7 @@ class RecordFilter:
         verdict[seen] = self._starts["kept"][places[seen]]
         met = np.bincount(places[seen], minlength=len(self._starts))
         self._starts["awaited"] -= met
-        self._starts = self._starts[self._starts["awaited"] > 0]
+        self._starts = self._starts.take(np.flatnonzero(self._starts["awaited"] > 0))
         return verdict
 
     def _hold(self, late: Batch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from msmon.kinds import HOST_DEVICE_ID, MarkerFlag, SourceKind
-from msmon.records import Batch, Column, printable
+from msmon.records import Batch, Column, join_columns, printable
 from msmon.tables import arrow_table, numpy_columns
 
 OPEN_RECORDS = 1 << 16
@@ -117,9 +117,9 @@ class MarkerPairing:
     def add(self, batch: Batch) -> MarkerEvents:
         """Take a batch of markers; return the events that are complete now."""
         self._age += 1
-        parts: Any = np.concatenate([self._waiting, self._parts(batch)])
+        parts = join_columns([self._waiting, self._parts(batch)])
         rows, slots, doubles = _slots(parts)
-        events = np.concatenate(
+        events = join_columns(
             [
                 _host_ranges(parts, slots),
                 _marks(parts, slots),
@@ -158,7 +158,7 @@ class MarkerPairing:
     def _keep(self, parts: Column, rows: Column, slots: Column) -> tuple[int, int]:
         """Keep what still waits, within the bounds; return (orphan ends, evicted starts)."""
         kept = _still_waiting(parts, slots)
-        waiting: Any = parts[kept]
+        waiting = parts.take(np.flatnonzero(kept))
         is_start = np.isin(waiting["role"], _STARTS)
         late = ~is_start & (self._age - waiting["age"] >= LATE_BATCHES)
         excess = len(waiting) - int(late.sum()) - self._limit
@@ -166,7 +166,7 @@ class MarkerPairing:
         if excess > 0:
             dropped = late.copy()
             dropped[np.flatnonzero(~late)[:excess]] = True
-        self._waiting = waiting[~dropped]
+        self._waiting = waiting.take(np.flatnonzero(~dropped))
         return int((dropped & ~is_start).sum()), int((dropped & is_start).sum())
 
     def _with_strings(self, events: Column) -> tuple[Column, tuple[str, ...]]:
@@ -201,19 +201,18 @@ def _slots(parts: Column) -> tuple[Column, Column, int]:
 
 
 def _host_ranges(parts: Column, slots: Column) -> Column:
-    full = slots[(slots[:, _HOST_START] >= 0) & (slots[:, _HOST_END] >= 0)]
-    starts, ends = parts[full[:, _HOST_START]], parts[full[:, _HOST_END]]
-    return _host_events(starts, ends)
+    full = (slots[:, _HOST_START] >= 0) & (slots[:, _HOST_END] >= 0)
+    return _host_events(parts.take(slots[full, _HOST_START]), parts.take(slots[full, _HOST_END]))
 
 
 def _marks(parts: Column, slots: Column) -> Column:
-    host = parts[slots[:, _HOST_MARK][slots[:, _HOST_MARK] >= 0]]
+    host = parts.take(slots[slots[:, _HOST_MARK] >= 0, _HOST_MARK])
     on_host = _host_events(host, host)
     namers = _namers(slots)
     full = (namers >= 0) & (slots[:, _DEVICE_MARK] >= 0)
-    device = parts[slots[full, _DEVICE_MARK]]
-    on_device = _device_events(parts[namers[full]], device, device)
-    marks: Column = np.concatenate([on_host, on_device])
+    device = parts.take(slots[full, _DEVICE_MARK])
+    on_device = _device_events(parts.take(namers[full]), device, device)
+    marks = join_columns([on_host, on_device])
     marks["instantaneous"] = True
     return marks
 
@@ -222,7 +221,9 @@ def _device_ranges(parts: Column, slots: Column) -> Column:
     namers = _namers(slots)
     full = (namers >= 0) & (slots[:, _DEVICE_START] >= 0) & (slots[:, _DEVICE_END] >= 0)
     return _device_events(
-        parts[namers[full]], parts[slots[full, _DEVICE_START]], parts[slots[full, _DEVICE_END]]
+        parts.take(namers[full]),
+        parts.take(slots[full, _DEVICE_START]),
+        parts.take(slots[full, _DEVICE_END]),
     )
 
 

@@ -131,7 +131,10 @@ class OperatorGroup:
         last = first + histogram.shape[1] - 1
         self._cover(first, last)
         columns = slice(first - self._first_bucket, last - self._first_bucket + 1)
-        np.add.at(self._histogram[:, columns], rows, histogram)
+        if len(np.unique(rows)) == len(rows):
+            self._histogram[rows, columns] += histogram
+        else:
+            np.add.at(self._histogram[:, columns], rows, histogram)
         np.add.at(self._count, rows, tally.counts[used].astype(np.uint64))
         added = exact_sums(tally.totals_ns[used], rows, len(self._total_ns))
         self._total_ns = saturating_add(self._total_ns, added)

@@ -219,18 +219,25 @@ class Batch:
         return Batch(self.kind, self.records.take(chosen), self.strings)
 
 
+def join_columns(columns: Sequence[Column]) -> Column:
+    """Concatenate structured arrays of one dtype as bytes; numpy would copy field by field."""
+    dtype = columns[0].dtype
+    parts = [np.ascontiguousarray(column).view(np.uint8) for column in columns]
+    joined: Column = np.concatenate(parts).view(dtype)
+    return joined
+
+
 def concatenate(batches: Sequence[Batch]) -> Batch:
     """Join batches of one kind (at least one), with one table of strings."""
     filled = [batch for batch in batches if len(batch)]
     if len(filled) < 2:
         return filled[0] if filled else batches[-1]
     kind = filled[0].kind
-    records: Column = np.empty(sum(map(len, filled)), DTYPES[kind])
+    records = join_columns([batch.records for batch in filled])
     ids: dict[str, int] = {"": 0}
     start = 0
     for batch in filled:
         part = records[start : start + len(batch)]
-        part.view(np.uint8)[:] = np.ascontiguousarray(batch.records).view(np.uint8)
         renumbered = np.array([ids.setdefault(text, len(ids)) for text in batch.strings], TEXT)
         for field in TEXT_FIELDS[kind]:
             part[field] = renumbered[part[field]]

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from msmon.durations import Durations, Label, durations_of, marker_durations
 from msmon.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.markers import MarkerPairing
 from msmon.operators import CHUNK_RECORDS, OperatorGroup, exact_sums
-from msmon.records import Batch, Column
+from msmon.records import Batch, Column, join_columns
 from msmon.windows import (
     BUCKET_DTYPE,
     OPERATOR_DTYPE,
@@ -139,8 +138,8 @@ class WindowStatistics:
             operators.append(rows)
             start += len(rows)
         return (
-            np.concatenate([np.zeros(0, OPERATOR_DTYPE), *operators]),
-            np.concatenate([np.zeros(0, BUCKET_DTYPE), *buckets]),
+            join_columns([np.zeros(0, OPERATOR_DTYPE), *operators]),
+            join_columns([np.zeros(0, BUCKET_DTYPE), *buckets]),
             tuple(text_ids),
         )
 
@@ -237,9 +236,9 @@ def merge(windows: Iterable[Window]) -> Window:
     merged = list(windows)
     text_ids: dict[str, int] = {"": 0}
     parts = [_with_texts(window, text_ids) for window in merged]
-    operators, operator_ids = _merge_operators(np.concatenate(parts))
+    operators, operator_ids = _merge_operators(join_columns(parts))
     starts = np.cumsum([0, *(len(part) for part in parts)])[:-1].tolist()
-    joined: Any = np.concatenate([window.buckets for window in merged])
+    joined = join_columns([window.buckets for window in merged])
     shifted = np.concatenate(
         [window.buckets["operator"] + np.int64(at) for window, at in zip(merged, starts)]
     )
@@ -270,10 +269,10 @@ def _merge_operators(operators: Column) -> tuple[Column, Column]:
     """Return (merged rows, the merged row of each given row)."""
     keys = ("kind", "device_id", "name", "domain")
     order = np.lexsort([operators[key] for key in reversed(keys)])
-    rows = operators[order]
+    rows = operators.take(order)
     is_first = np.ones(len(rows), dtype=bool)
     is_first[1:] = np.any([rows[key][1:] != rows[key][:-1] for key in keys], axis=0)
-    merged = rows[is_first]
+    merged = rows.take(np.flatnonzero(is_first))
     places = np.cumsum(is_first) - 1
     for field in ("count", "total_ns"):
         merged[field] = exact_sums(rows[field], places, len(merged))
