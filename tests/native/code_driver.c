@@ -107,6 +107,7 @@ static void *fill_buffers(void *argument) {
         if (buffer == arena + SLOTS * SLOT_BYTES) {
             overflowed++;
             complete(buffer, SLOT_BYTES, valid);
+            sched_yield(); /* let the collector free slots */
             continue;
         }
         int slot = (int)((buffer - arena) / SLOT_BYTES);
