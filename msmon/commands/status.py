@@ -15,7 +15,7 @@ from msmon.bus.messages import Reply, Selection, StatusRequest
 from msmon.commands.answers import as_json, show_answer
 from msmon.commands.connection import Connection, daemon_options
 from msmon.commands.parameters import option_from, select_processes
-from msmon.commands.status_table import daemon_line, details, notes, process_table
+from msmon.commands.status_table import daemon_lines, details, notes, process_table
 from msmon.errors import MsmonError
 from msmon.options import Option, real_number
 
@@ -60,7 +60,8 @@ def status(
 
 def _answer_without_table(reply: Reply, selection: Selection, connection: Connection) -> int:
     if not connection.json:
-        click.echo(daemon_line(reply.daemon).plain)
+        for line in daemon_lines(reply.daemon):
+            click.echo(line.plain)
     code = show_answer(reply, connection.json)
     nothing_asked = selection == Selection()
     return 0 if nothing_asked and reply.outcome in ("ok", "none-registered") else code
@@ -72,7 +73,11 @@ def _console() -> Console:
 
 
 def _page(reply: Reply, verbose: bool) -> RenderableType:
-    parts: list[RenderableType] = [daemon_line(reply.daemon), Text(), process_table(reply.rows)]
+    parts: list[RenderableType] = [
+        *daemon_lines(reply.daemon, verbose),
+        Text(),
+        process_table(reply.rows),
+    ]
     if verbose:
         parts += [line for row in reply.rows for line in (Text(), details(row))]
     else:

@@ -69,13 +69,23 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def daemon_line(daemon: Mapping[str, Any]) -> Text:
-    """Return the first line: which daemon answered, and whether it is unencrypted."""
+def daemon_lines(daemon: Mapping[str, Any], verbose: bool = False) -> list[Text]:
+    """Return which daemon answered, whether it is unencrypted, and outputs in trouble (or all)."""
     place = f"{terminal_safe(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
-    line = Text(f"msmon-daemon {terminal_safe(daemon.get('version', '?'))} on {place}")
+    first = Text(f"msmon-daemon {terminal_safe(daemon.get('version', '?'))} on {place}")
     if daemon.get("insecure"):
-        line.append("  NOT ENCRYPTED (--insecure)", style="bold red")
-    return line
+        first.append("  NOT ENCRYPTED (--insecure)", style="bold red")
+    outputs = [sink for sink in daemon.get("sinks") or () if verbose or sink.get("problem")]
+    return [first, *map(_output_line, outputs)]
+
+
+def _output_line(sink: Mapping[str, Any]) -> Text:
+    line = Text(f"output {terminal_safe(sink.get('name', '?'))}: ")
+    if sink.get("problem"):
+        return line.append(terminal_safe(sink["problem"]), style="red")
+    drops = _drops_by_stage(sink.get("drops") or {}) or "nothing"
+    written = short_count(total(sink.get("written") or {}))
+    return line.append(f"{written} records written, dropped {drops}")
 
 
 def process_table(rows: Sequence[Row]) -> Table:

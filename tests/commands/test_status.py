@@ -39,6 +39,18 @@ def test_an_unencrypted_daemon_is_shown_as_such(run, daemon):
     assert "NOT ENCRYPTED" in run("status")[1]
 
 
+def test_an_output_in_trouble_is_shown_and_the_others_on_request(run, daemon):
+    sinks = [
+        {"name": "jsonl", "written": {"Kernel": 12}, "drops": {}, "problem": ""},
+        {"name": "sqlite", "written": {}, "drops": {"disk": 5}, "problem": "disk full"},
+    ]
+    daemon.reply = Reply("ok", rows=[ROW], daemon={**DAEMON, "sinks": sinks})
+    out = run("status")[1]
+    assert "output sqlite: disk full" in out
+    assert "jsonl" not in out
+    assert "output jsonl: 12 records written, dropped nothing" in run("status", "-v")[1]
+
+
 def test_no_process_is_an_answer_unless_one_was_asked_for(run, daemon):
     daemon.reply = Reply("none-registered", "no process has registered", "", daemon=DAEMON)
     code, out, err = run("status")
