@@ -27,7 +27,7 @@ from msmon.bus.monitoring import Monitoring
 from msmon.bus.outputs import OnCommit, Outputs
 from msmon.bus.registry import Process, Registry
 from msmon.bus.rows import status_row
-from msmon.bus.selection import select
+from msmon.bus.selection import matches, select
 from msmon.bus.streams import STREAM_TYPES, Streams
 from msmon.errors import CommandRefused, MsmonError
 
@@ -250,16 +250,12 @@ class Broker:
         known = self._registry.all()
         now_s = time.monotonic()
         wanted = request.selection
-        selected = select(wanted, known, self._facts.host, now_s)
-        shown = known if wanted == messages.Selection() else selected.processes
+        shown = [process for process in known if matches(wanted, process)]
         rows = [status_row(process, self._streams, self._outputs, now_s) for process in shown]
-        return Reply(
-            "ok" if selected.processes else selected.outcome,
-            selected.text,
-            selected.next_step,
-            rows,
-            self._daemon_row(),
-        )
+        if shown:
+            return Reply("ok", rows=rows, daemon=self._daemon_row())
+        selected = select(wanted, known, self._facts.host, now_s)
+        return Reply(selected.outcome, selected.text, selected.next_step, [], self._daemon_row())
 
     def _daemon_row(self) -> dict[str, Any]:
         return {

@@ -7,12 +7,13 @@ order, keeps the local socket reachable, and takes everything down again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ class DaemonSettings:
     keys_directory: Path
     listens: tuple[str, ...] = ()
     insecure: bool = False
-    access: LocalAccess = LocalAccess()
-    timing: Timing = Timing()
+    access: LocalAccess = field(default_factory=LocalAccess)
+    timing: Timing = field(default_factory=Timing)
 
 
 async def serve(
@@ -77,9 +78,9 @@ async def _serve_in(
     authenticator = Authenticator(
         context, allow_list, settings.access.any_others, settings.insecure
     )
-    os.umask(0o077)  # nobody connects between bind and the socket's final mode
     urls = (runtime.url, *settings.listens)
-    router = sockets.bind(context, keys, urls)
+    with _closed_to_others():
+        router = sockets.bind(context, keys, urls)
     facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
     approvals = Approvals(settings.keys_directory)
     broker = Broker(router, authenticator, outputs, approvals, facts, settings.timing)
@@ -91,6 +92,16 @@ async def _serve_in(
     finally:
         _log.info("stopping")
         await broker.close()
+
+
+@contextlib.contextmanager
+def _closed_to_others() -> Iterator[None]:
+    """Create the socket so that nobody connects before it has its final mode."""
+    former = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
 
 
 def _ready_line(facts: DaemonFacts) -> str:
@@ -138,7 +149,8 @@ def _unbind(router: zmq.Socket[Any], url: str) -> None:
 def _bind_again(router: zmq.Socket[Any], runtime: RuntimeDirectory, keys: KeyPair | None) -> bool:
     try:
         runtime.claim_again()
-        router.bind(runtime.url)
+        with _closed_to_others():
+            router.bind(runtime.url)
         runtime.publish(keys.public if keys else None)
     except (BusError, zmq.ZMQError, OSError) as error:
         _log.error("can't listen on %s again: %s", runtime.url, error)

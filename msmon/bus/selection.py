@@ -36,7 +36,7 @@ def select(selection: Selection, known: Iterable[Process], host: str, now_s: flo
     """Pick the live processes that ``selection`` is for, among all that are known."""
     everything = list(known)
     live = [process for process in everything if process.life == LIVE]
-    matching = [process for process in live if _matches(selection, process)]
+    matching = [process for process in live if matches(selection, process)]
     missing = _missing(selection, everything, host, now_s)
     if matching:
         return Selected(matching, missing)
@@ -63,7 +63,8 @@ def _none_matched(
     return Selected([], missing, "lost" if all_gone else "none-matched", text, _listing(live))
 
 
-def _matches(selection: Selection, process: Process) -> bool:
+def matches(selection: Selection, process: Process) -> bool:
+    """Whether ``selection`` names this process, dead or alive."""
     info = process.info
     return (
         (not selection.pids or info.pid in selection.pids)
