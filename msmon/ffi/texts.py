@@ -8,7 +8,7 @@ pointer itself; only what is missed is sorted and looked up one by one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from ctypes import string_at
 from typing import Any
 
@@ -16,8 +16,21 @@ import numpy as np
 
 from msmon.records import Column
 
-_MULTIPLIERS = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F)
+_MULTIPLIERS = tuple(
+    np.uint64(number)
+    for number in (
+        0x9E3779B97F4A7C15,
+        0xD6E8FEB86659FD93,
+        0xC2B2AE3D27D4EB4F,
+        0xA0761D6478BD642F,
+        0xE7037ED1A0B428DB,
+        0x8EBC6AF09C88C6E3,
+    )
+)
 """Odd 64-bit constants; the one with the fewest collisions is taken."""
+
+_LEAST_BITS, _MOST_BITS = 8, 16
+"""Size of the table: large enough to be free of collisions mostly, small enough for the cache."""
 
 
 class TextReader:
@@ -30,7 +43,7 @@ class TextReader:
     def __init__(self) -> None:
         self._texts: dict[int, str] = {0: ""}
 
-    def read(self, pointers: Collection[int]) -> list[str]:
+    def read(self, pointers: Sequence[int]) -> list[str]:
         """Return the texts at the pointers; NULL is the empty text.
 
         Bytes that are not UTF-8 are kept as surrogate escapes.
@@ -58,24 +71,29 @@ class TextIds:
 
     def ids(self, pointers: Column) -> Column:
         """Return the ids (uint64) of pointers (uint64, shape (n,), contiguous)."""
-        slots = ((pointers * self._multiplier) >> self._shift).view(np.int64)
-        ids: Column = self._table_ids.take(slots)
-        missed = np.flatnonzero(self._table_pointers.take(slots) != pointers)
-        if len(missed):
-            ids[missed] = self._ids_of_missed(pointers[missed])
+        ids, missed = self._look_up(pointers)
+        if len(missed) and self._learn(pointers[missed].tolist()):
+            ids, missed = self._look_up(pointers)
+        if len(missed):  # pointers without a slot of their own
+            known = self._id_of_pointer
+            ids[missed] = [known[pointer] for pointer in pointers[missed].tolist()]
         return ids
 
-    def _ids_of_missed(self, pointers: Column) -> Column:
-        distinct, inverse = np.unique(pointers, return_inverse=True)
-        known = self._id_of_pointer
-        new = [pointer for pointer in distinct.tolist() if pointer not in known]
+    def _look_up(self, pointers: Column) -> tuple[Column, Column]:
+        """Return the ids, and the places of those that the table doesn't know."""
+        slots = ((pointers * self._multiplier) >> self._shift).view(np.int64)
+        missed = np.flatnonzero(self._table_pointers.take(slots) != pointers)
+        return self._table_ids.take(slots), missed
+
+    def _learn(self, pointers: list[int]) -> bool:
+        """Give ids to the pointers that have none; return whether there were any."""
+        known, numbers = self._id_of_pointer, self._id_of_text
+        new = [pointer for pointer in dict.fromkeys(pointers) if pointer not in known]
+        for pointer, text in zip(new, self._reader.read(new)):
+            known[pointer] = numbers.setdefault(text, len(numbers))
         if new:
-            numbers = self._id_of_text
-            for pointer, text in zip(new, self._reader.read(new)):
-                known[pointer] = numbers.setdefault(text, len(numbers))
             self._rebuild()
-        ids: Column = np.array([known[pointer] for pointer in distinct.tolist()], np.uint64)
-        return ids[inverse]
+        return bool(new)
 
     def _rebuild(self) -> None:
         """Make the table anew; where two pointers share a slot, one of them stays a miss.
@@ -84,18 +102,20 @@ class TextIds:
         """
         count = len(self._id_of_pointer)
         pointers = np.fromiter(self._id_of_pointer, np.uint64, count)
-        bits = max(8, min(16, (count * count).bit_length()))
+        bits = min(_MOST_BITS, max(_LEAST_BITS, (count * count // 4).bit_length()))
         self._shift: Any = np.uint64(64 - bits)
-        fewest = -1
+        fewest_misses = count + 1
         for number in _MULTIPLIERS:
-            multiplier = np.uint64(number)
-            slots = (pointers * multiplier) >> self._shift
-            filled = len(np.unique(slots))
-            if filled > fewest:
-                fewest, self._multiplier, best = filled, multiplier, slots
-            if filled == count:
+            slots = ((pointers * number) >> self._shift).view(np.int64)
+            table = np.zeros(1 << bits, np.uint64)
+            table[slots] = pointers
+            misses = int(np.count_nonzero(table.take(slots) != pointers))
+            if misses < fewest_misses:
+                fewest_misses, self._multiplier, self._table_pointers = misses, number, table
+            if not misses:
                 break
-        self._table_pointers = np.zeros(1 << bits, np.uint64)
+        slots = ((pointers * self._multiplier) >> self._shift).view(np.int64)
+        held = self._table_pointers.take(slots) == pointers
+        ids = np.fromiter(self._id_of_pointer.values(), np.uint64, count)
         self._table_ids = np.zeros(1 << bits, np.uint64)
-        self._table_pointers[best] = pointers
-        self._table_ids[best] = np.fromiter(self._id_of_pointer.values(), np.uint64, count)
+        self._table_ids[slots[held]] = ids[held]
