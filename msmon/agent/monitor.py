@@ -1,0 +1,263 @@
+"""The Monitor API: collect activity of this process into memory, read it, save it.
+
+    from msmon import ActivityKind, Monitor
+
+    with Monitor([ActivityKind.Kernel], filter="Kernel:MatMul") as monitor:
+        train_some_steps()
+    kernels = monitor.get_result()[ActivityKind.Kernel]
+    monitor.save("kernels.xlsx")
+
+No daemon is needed. npu-monitor and Monitor can't record in one process at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Union
+
+from msmon.activities import Table
+from msmon.agent.recording import Recording
+from msmon.errors import CommandRefused, SinkError, UsageError
+from msmon.filtering import RecordFilter
+from msmon.filters import Filter
+from msmon.kinds import ActivityKind, format_kinds, kind_named
+from msmon.markers import MarkerEvents, MarkerPairing
+from msmon.records import Batch
+from msmon.results import ActivityRecords
+from msmon.sessions import Drops, MonitorSettings
+
+MAX_RECORDS = 10_000_000
+"""Records kept unless told otherwise: 560 MB of kernels."""
+
+MAX_PATH_LENGTH = 4096
+_DIRECTORY_MODE = 0o750
+
+Kinds = Iterable[Union[ActivityKind, str]]
+
+
+class Monitor:
+    """Collects activity records of this process. Methods may be called from any thread.
+
+    As a context manager it starts with the arguments of the constructor, if any
+    were given, and stops at the end.
+    """
+
+    def __init__(
+        self,
+        kinds: Kinds | None = None,
+        *,
+        filter: str = "",
+        duration: float = 0.0,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        self._start_arguments = (kinds, filter, duration, max_records)
+        self._recording = Recording("the Monitor API", self._take)
+        self._lock = threading.Lock()
+        self._store = _Store(frozenset(), Filter.parse(""), 0)
+        self._unavailable: dict[str, str] = {}
+
+    def start(
+        self,
+        kinds: Kinds | None = None,
+        *,
+        filter: str = "",
+        duration: float = 0.0,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        """Begin to collect; results of an earlier run are forgotten.
+
+        ``kinds``: kinds or their names; without any, those that the filter names,
+        else Marker. ``filter``: as ``--filter`` of npu-monitor. ``duration``: stop by
+        itself after so many seconds (0: never). ``max_records``: keep no more than
+        that; what comes later is dropped and counted.
+
+        Raises UsageError for a wrong argument; CommandRefused naming who records already
+        in this process, or when MSPTI refuses all kinds; LibraryUnavailable,
+        NativeCodeUnavailable or MsptiError when MSPTI can't be used. Kinds that alone are
+        refused are listed in ``unavailable``.
+        """
+        settings = MonitorSettings.from_fields(
+            {
+                **({} if kinds is None else {"kinds": _names(kinds)}),
+                "filter": filter,
+                "duration_s": duration,
+            }
+        )
+        if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+            raise UsageError(f"max_records: {max_records!r} is not a positive whole number")
+        if self._recording.active:
+            raise CommandRefused("this Monitor is already recording", "call stop() first")
+        before = self._store
+        self._store = _Store(settings.active_kinds, settings.active_filter, max_records)
+        try:
+            self._unavailable = self._recording.start(
+                settings.active_kinds, duration_s=settings.duration_s
+            )
+        except BaseException:
+            self._store = before
+            raise
+        if len(self._unavailable) == len(settings.active_kinds):
+            self._recording.stop()
+            self._store = before
+            reasons = "; ".join(f"{name}: {why}" for name, why in self._unavailable.items())
+            raise CommandRefused(f"MSPTI refuses every kind asked for: {reasons}")
+
+    def stop(self) -> None:
+        """Stop collecting; results stay. Does nothing when not recording."""
+        self._recording.stop()
+
+    def flush(self) -> None:
+        """Bring in what was recorded so far, without waiting for the regular flush."""
+        self._recording.flush()
+
+    @property
+    def running(self) -> bool:
+        """Whether it collects now."""
+        return self._recording.active
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Kind name → why MSPTI refused it at the last start."""
+        return dict(self._unavailable)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Kind name → records beyond ``max_records``."""
+        with self._lock:
+            return dict(self._store.dropped)
+
+    @property
+    def lost(self) -> Drops:
+        """Records lost before they could be read, per stage; None: unknown how many."""
+        return self._recording.lost
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """MSPTI calls that failed since the last start."""
+        return self._recording.problems
+
+    def get_result(self) -> dict[ActivityKind, ActivityRecords]:
+        """Return what was collected so far, per started kind; also while running.
+
+        Raises UsageError when nothing was ever started.
+        """
+        with self._lock:
+            store = self._store
+            if not store.kinds:
+                raise UsageError("nothing was collected yet", "call start() first")
+            return {kind: ActivityRecords(kind, store.tables[kind]) for kind in sorted(store.kinds)}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write what was collected so far as XLSX, a sheet per kind; return the file's path.
+
+        ``.xlsx`` is appended where missing, folders are made, an existing file is replaced
+        once the new one is complete. Raises UsageError for a bad path or when nothing was
+        ever started, SinkError when the file can't be written; no file is left then.
+        """
+        from msmon.sinks.workbook import WorkbookWriter
+
+        results = self.get_result()
+        target = _checked_path(path)
+        with WorkbookWriter(target, results) as book:
+            for records in results.values():
+                for table in records.batches:
+                    if isinstance(table, MarkerEvents):
+                        book.write_markers(table)
+                    else:
+                        book.write(table)
+        return target
+
+    def __enter__(self) -> Monitor:
+        kinds, filter_text, duration, max_records = self._start_arguments
+        if kinds is not None or filter_text:
+            self.start(kinds, filter=filter_text, duration=duration, max_records=max_records)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _take(self, batches: list[Batch]) -> None:
+        store = self._store
+        for batch in batches:
+            table = store.prepare(batch)
+            with self._lock:
+                store.keep(batch.kind, table)
+
+
+class _Store:
+    """What one run collected. ``prepare`` is for the recording's thread only."""
+
+    def __init__(
+        self, kinds: frozenset[ActivityKind], record_filter: Filter, max_records: int
+    ) -> None:
+        self.kinds = kinds
+        self.tables: dict[ActivityKind, list[Table]] = {kind: [] for kind in kinds}
+        self.dropped: dict[str, int] = {}
+        self._filter = RecordFilter(record_filter)
+        self._pairing = MarkerPairing()
+        self._room = max_records
+
+    def prepare(self, batch: Batch) -> Table:
+        """Filter a batch; markers become ranges and marks."""
+        kept = self._filter.apply(batch)
+        return self._pairing.add(kept) if kept.kind is ActivityKind.Marker else kept
+
+    def keep(self, kind: ActivityKind, table: Table) -> None:
+        """Keep a table as far as there is room; count what does not fit."""
+        if kind not in self.tables:
+            return
+        excess = max(0, len(table) - self._room)
+        if excess:
+            self.dropped[kind.name] = self.dropped.get(kind.name, 0) + excess
+            table = _first(table, len(table) - excess)
+        if len(table):
+            self.tables[kind].append(table)
+            self._room -= len(table)
+
+
+def _first(table: Table, count: int) -> Table:
+    if isinstance(table, MarkerEvents):
+        return MarkerEvents(table.events[:count].copy(), table.strings)
+    return Batch(table.kind, table.records[:count].copy(), table.strings)
+
+
+def _names(kinds: Kinds) -> str:
+    if isinstance(kinds, str):
+        return kinds
+    try:
+        return format_kinds(
+            kind_named(kind) if isinstance(kind, str) else ActivityKind(kind) for kind in kinds
+        )
+    except (TypeError, ValueError):
+        raise UsageError(f"{kinds!r} is no list of activity kinds") from None
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise UsageError(f"{path!r} is no path for a file")
+    if not text.endswith(".xlsx"):
+        text += ".xlsx"
+    target = Path(os.path.realpath(text))
+    if len(str(target)) > MAX_PATH_LENGTH:
+        raise UsageError(f"the path has more than {MAX_PATH_LENGTH} characters")
+    try:
+        os.makedirs(target.parent, mode=_DIRECTORY_MODE, exist_ok=True)
+        writable = not target.exists() or os.access(target, os.W_OK)
+        is_directory = target.is_dir()
+    except OSError as error:
+        raise SinkError(f"can't write {target}: {error.strerror}") from error
+    if is_directory:
+        raise SinkError(f"can't write {target}: it is a directory", "name a file")
+    if not writable:
+        raise SinkError(f"can't write {target}: it is read-only", "choose another name")
+    return target
