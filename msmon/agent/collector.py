@@ -231,8 +231,7 @@ class Collector:
             raise UsageError(f"stop takes no options, got {', '.join(sorted(fields))}")
         session = self._running_session()
         self._end_session("stopped")
-        kept = sum(session.counts().kept.values())
-        return self._answer(session, f"monitoring stopped: {kept} records kept")
+        return self._answer(session, f"monitoring stopped: {_totals(session.counts())}")
 
     def _answer(self, session: MonitoringSession, text: str) -> Answer:
         for name, reason in session.unavailable_kinds.items():
@@ -293,3 +292,11 @@ class Collector:
             now.problem,
         ):
             self._on_change()
+
+
+def _totals(counts: Counts) -> str:
+    """Return records received, kept and dropped; lost ones that nobody counted are "unknown"."""
+    known = sum(number for number in counts.drops.values() if number is not None)
+    unknown = " and an unknown number" if None in counts.drops.values() else ""
+    received, kept = sum(counts.received.values()), sum(counts.kept.values())
+    return f"{received} records received, {kept} kept, {known}{unknown} dropped"

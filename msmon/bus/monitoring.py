@@ -156,6 +156,8 @@ class Monitoring:
         }
         if action == "start" and answer.ok and answer.session_id:
             row |= await self._outputs_row(process, answer.session_id, deadline_s)
+        elif action == "stop" and answer.ok:
+            row["files"] = list(self._outputs.files(answer.session_id))
         return row
 
     async def _outputs_row(

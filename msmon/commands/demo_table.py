@@ -107,7 +107,7 @@ def operator_table(
     totals: Mapping[int, Mapping[tuple[str, str], OperatorTotal]], limit: int, title: str
 ) -> Table:
     """Return the table of the top ``limit`` operators of each rank, the lagging one marked."""
-    table = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
     table.add_column("RANK", no_wrap=True)
     table.add_column("OPERATOR")
     for name in ("COUNT", "TOTAL ms", "MEAN µs", "P95 µs", "SHARE"):

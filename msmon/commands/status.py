@@ -79,7 +79,7 @@ def _page(reply: Reply, verbose: bool) -> RenderableType:
         process_table(reply.rows),
     ]
     if verbose:
-        parts += [line for row in reply.rows for line in (Text(), details(row))]
+        parts += [line for row in reply.rows for line in (Text(), *details(row))]
     else:
         below = notes(reply.rows)
         parts += [Text(), *below] if below else []

@@ -90,7 +90,7 @@ def _output_line(sink: Mapping[str, Any]) -> Text:
 
 def process_table(rows: Sequence[Row]) -> Table:
     """Return the table, one row per process; it fits 80 columns, host names shrink first."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     jobs = len({row.get("job_id", "") for row in rows}) > 1
     if jobs:
         table.add_column("JOB")
@@ -189,17 +189,10 @@ def format_ranks(ranks: Sequence[int]) -> str:
     return ",".join("-".join(map(str, span)) for span in spans)
 
 
-def details(row: Row) -> Table:
+def details(row: Row) -> list[Text]:
     """Return all that is known of one process, a line per fact."""
-    table = Table(
-        box=None, padding=(0, 1, 0, 0), show_header=False, title=process_name(row),
-        title_justify="left", title_style="bold",
-    )  # fmt: skip
-    table.add_column(no_wrap=True, min_width=9)
-    table.add_column(overflow="fold")
-    for label, text in _detail_lines(row):
-        table.add_row(Text(f"  {label}"), Text(text))
-    return table
+    facts = [Text(f"  {label:<9}{text}") for label, text in _detail_lines(row)]
+    return [Text(process_name(row), style="bold"), *facts]
 
 
 def _detail_lines(row: Row) -> Iterable[tuple[str, str]]:

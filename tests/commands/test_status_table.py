@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from msmon.commands.status_table import (
     age_text,
@@ -122,7 +122,9 @@ def test_a_process_that_says_little_is_shown_with_dashes():
 
 
 def test_details_name_everything_in_force():
-    text = "\n".join(drawn(details(row(3, files=["/data/out/a.db"], problem="no libmspti")), 200))
+    text = "\n".join(
+        drawn(Group(*details(row(3, files=["/data/out/a.db"], problem="no libmspti"))), 200)
+    )
     for part in (
         "rank 3",
         '--filter "Kernel:MatMul"',
@@ -134,7 +136,7 @@ def test_details_name_everything_in_force():
 
 
 def test_control_characters_of_a_job_do_not_reach_the_terminal():
-    text = "\n".join(drawn(details(row(0, command="python \x1b[2J evil\n.py")), 200))
+    text = "\n".join(drawn(Group(*details(row(0, command="python \x1b[2J evil\n.py"))), 200))
     assert "\x1b" not in text
     assert "\\x1b[2J" in text
 
