@@ -1,0 +1,196 @@
+"""The agent must not be noticed: start rules, forks, exit codes, signals."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from msmon.bus.messages import Goodbye, Hello
+
+ENDINGS = {
+    "falls off the end": ("", 0),
+    "sys.exit": ("sys.exit(7)", 7),
+    "exception": ("raise ValueError('the job failed')", 1),
+    "os._exit": ("os._exit(9)", 9),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", -signal.SIGTERM),
+    "SIGINT": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", -signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("monitoring", [False, True])
+def test_exit_code_is_the_jobs_own(daemon, job, ending, monitoring):
+    statement, code = ENDINGS[ending]
+    started = job(f"msmon.init(rank=0)\nrecord_for_ever(KERNEL, 1000)\nstopped()\n{statement}\n")
+    daemon.await_hello()
+    if monitoring:
+        assert daemon.command("monitor.start", kinds="Kernel").ok
+    exit_code, out, errors = started.end()
+    assert exit_code == code
+    assert out == ""
+    assert "msmon" not in errors
+
+
+@pytest.mark.parametrize("ending", ["falls off the end", "sys.exit", "exception"])
+def test_exit_without_a_daemon(daemon, job, ending):
+    daemon.stop()
+    statement, code = ENDINGS[ending]
+    started = job(f"msmon.init()\n{statement}\n")
+    assert started.end()[0] == code
+
+
+def test_exit_while_mspti_blocks(daemon, job):
+    started = job("msmon.init()\nstopped()\nsys.exit(4)\n", MSPTI_DOUBLE_ENABLE_DELAY_MS="-1")
+    daemon.await_hello()
+    daemon.command_later("monitor.start", kinds="Kernel")
+    daemon.await_status(lambda status: status.state == "starting", "starting")
+    assert started.end()[:2] == (4, "")
+
+
+FORK = """
+msmon.init(rank=0)
+stopped()
+child = os.fork()
+if child == 0:
+    msmon.step()
+    record(KERNEL, 5)
+    msmon.shutdown()
+    sys.exit(3)
+_, status = os.waitpid(child, 0)
+print(os.WEXITSTATUS(status), flush=True)
+record(KERNEL, 11)
+sys.stdin.read()
+"""
+
+
+def test_a_forked_child_says_nothing_and_the_parent_goes_on(daemon, job):
+    started = job(FORK)
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    started.line()
+    assert started.output() == "3"
+    daemon.command("monitor.stop")
+    assert daemon.await_closed().end.counts.received == {"Kernel": 11}
+    assert len(daemon.of_type(Hello)) == 1
+    assert daemon.of_type(Goodbye) == []
+
+
+FORKS_UNDER_LOAD = """
+msmon.init(rank=0)
+record_for_ever(KERNEL, 100000)
+stopped()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+print("all ended", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_children_forked_at_any_moment_end(daemon, job):
+    started = job(FORKS_UNDER_LOAD)
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel", ship_records=True).ok
+    started.line()
+    assert started.output() == "all ended"
+    assert daemon.command("monitor.stop").ok
+    assert len(daemon.of_type(Hello)) == 1
+
+
+INIT_IN_CHILD = """
+msmon.init(rank=0)
+stopped()
+child = os.fork()
+if child == 0:
+    msmon.init(rank=1)
+    sys.stdin.read()
+    sys.exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_an_explicit_init_in_a_child_registers_it(daemon, job):
+    started = job(INIT_IN_CHILD)
+    parent = daemon.await_hello().process
+    started.line()
+    child = daemon.await_hello(2).process
+    assert (parent.rank, child.rank) == (0, 1)
+    assert parent.key != child.key
+
+
+def test_mspti_is_refused_in_the_child_of_a_process_that_loaded_it(daemon, job):
+    started = job(INIT_IN_CHILD)
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    started.line()
+    daemon.await_hello(2)
+    answer = daemon.command("monitor.start", kinds="Kernel")  # goes to who spoke last
+    assert not answer.ok
+
+
+FIRST_STEP = "stopped()\nmsmon.step()\nprint('stepped', flush=True)\nsys.stdin.read()\n"
+
+
+def test_the_first_step_starts_the_agent_in_a_rank_that_asks_for_it(daemon, job):
+    started = job(FIRST_STEP, MSMONITOR_USE_DAEMON="1", RANK="5", LOCAL_RANK="1", WORLD_SIZE="8")
+    started.line()
+    process = daemon.await_hello().process
+    assert (process.rank, process.local_rank, process.world_size) == (5, 1, 8)
+    assert process.uid >= 0
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "0"},
+        {"MSMONITOR_USE_DAEMON": "1"},
+        {"MSMONITOR_USE_DAEMON": "0", "RANK": "0"},
+        {"MSMONITOR_USE_DAEMON": "false", "KINETO_USE_DAEMON": "1", "RANK": "0"},
+        {"MSMONITOR_USE_DAEMON": "", "RANK": "0"},
+    ],
+)
+def test_a_step_starts_nothing_elsewhere(job, environ):
+    program = FIRST_STEP.replace("'stepped'", "threading.active_count()")
+    started = job(program, **environ)
+    started.line()
+    assert started.output() == "1"
+
+
+def test_the_switch_of_the_framework_works_too(daemon, job):
+    started = job(FIRST_STEP, KINETO_USE_DAEMON="1", RANK_ID="2")
+    started.line()
+    assert daemon.await_hello().process.rank == 2
+
+
+def test_init_twice_is_once_and_shutdown_allows_another(daemon, job):
+    started = job(
+        "msmon.init()\nmsmon.init()\nstopped()\nmsmon.shutdown()\nmsmon.init()\nsys.stdin.read()\n"
+    )
+    daemon.await_hello()
+    started.line()
+    daemon.await_hello(2)
+    assert len(daemon.of_type(Goodbye)) == 1
+
+
+def test_a_missing_library_is_shown_and_does_not_disturb(daemon, job):
+    program = "msmon.init()\nsys.stdin.read()\nsys.exit(5)\n"
+    started = job(program, with_library=False, MSMON_LIBMSPTI="/no/libmspti.so")
+    status = daemon.await_status(lambda status: bool(status.problem), "the problem")
+    assert "/no/libmspti.so" in status.problem
+    answer = daemon.command("monitor.start")
+    assert not answer.ok
+    assert "/no/libmspti.so" in answer.text
+    assert started.end()[0] == 5
+
+
+def test_init_refuses_arguments_of_the_wrong_type(job):
+    started = job("""
+try:
+    msmon.init(rank="zero")
+except msmon.errors.UsageError as error:
+    print(error)
+""")
+    assert "rank" in started.output()
