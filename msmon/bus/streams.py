@@ -30,7 +30,7 @@ from msmon.bus.outputs import Outputs
 from msmon.bus.registry import LIVE, Process
 from msmon.errors import CommandRefused, MsmonError
 from msmon.kinds import ActivityKind
-from msmon.sessions import MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +89,8 @@ class Streams:
         """Take one stream message of a process. Raises CommandRefused when it makes no sense."""
         assert isinstance(message, STREAM_TYPES)
         stream = self._streams.get(message.session_id)
-        if stream is not None and stream.process is not process:
-            raise CommandRefused(f"session {message.session_id} belongs to another process")
+        if stream is not None:
+            _require_same(stream, process)
         if isinstance(message, SessionOpened):
             self._take_opening(process, message, stream)
             return
@@ -156,11 +156,7 @@ class Streams:
 
     def _hand_over(self, stream: Stream, message: Message, payload: Sequence[bytes]) -> None:
         if isinstance(message, Records):
-            if message.kind not in _KNOWN_KINDS or message.count < 0:
-                raise CommandRefused(f"records of unknown kind {message.kind}")
-            self._outputs.put_records(
-                message.session_id, message.seq, message.kind, message.count, payload
-            )
+            self._hand_over_records(message, payload)
         elif isinstance(message, WindowReport):
             plain = dataclasses.asdict(message)
             del plain["session_id"], plain["seq"]
@@ -172,6 +168,21 @@ class Streams:
         elif isinstance(message, SessionClosed):
             stream.closed, stream.closed_s = True, time.monotonic()
             self._outputs.close_session(message.session_id, message.seq, message.end)
+
+    def _hand_over_records(self, message: Records, payload: Sequence[bytes]) -> None:
+        """Hand a batch over; one of a kind that is not known here becomes a gap.
+
+        Refusing it would have the agent send it again for ever.
+        """
+        if message.kind in _KNOWN_KINDS:
+            self._outputs.put_records(
+                message.session_id, message.seq, message.kind, max(0, message.count), payload
+            )
+            return
+        now_ns = time.time_ns()
+        name = f"kind {message.kind}"
+        gap = Gap("decode", now_ns, now_ns, {name: message.count}, "unknown to the daemon")
+        self._outputs.put_gap(message.session_id, message.seq, gap)
 
     def committed(self, session_id: str, seq: int) -> None:
         """Note that everything up to ``seq`` is safe, and tell the agent."""
@@ -220,3 +231,16 @@ class Streams:
             end = dataclasses.replace(end, counts=status.counts)
         stream.closed, stream.lost, stream.closed_s = True, True, now_s
         self._outputs.close_session(stream.session.session_id, stream.last_seq, end)
+
+
+def _require_same(stream: Stream, process: Process) -> None:
+    """Raise CommandRefused unless ``process`` is the one that opened the stream.
+
+    After a long absence it is a new object for the same process.
+    """
+    former = stream.process
+    if former is not process and (
+        former.info.key != process.info.key or former.peer.credential != process.peer.credential
+    ):
+        raise CommandRefused(f"session {stream.session.session_id} belongs to another process")
+    stream.process = process
