@@ -32,11 +32,11 @@ DEFAULT_ROOTS = (
 REQUIRED_LIBRARIES = ("libprofapi.so", "libascendalog.so", "libascend_hal.so")
 """MSPTI aborts the process in dlopen or in msptiSubscribe when one of these is missing."""
 
-_LOADER_CACHE = Path("/etc/ld.so.cache")
-_CACHE_SUFFIX = f"/{LIBRARY_NAME}".encode()
-
 OPTIONAL_LIBRARIES = ("libascendcl.so", "libhccl.so")
 """MSPTI loads and subscribes without these."""
+
+_LOADER_CACHE = Path("/etc/ld.so.cache")
+_CACHE_SUFFIX = f"/{LIBRARY_NAME}".encode()
 
 
 @dataclass(frozen=True)

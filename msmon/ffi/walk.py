@@ -28,6 +28,7 @@ _SIZES = np.zeros(max(DTYPES) + 1, np.uint64)
 for _kind, _dtype in DTYPES.items():
     _SIZES[_kind] = _dtype.itemsize
 _KIND_BYTES = 4
+_RUN_LIMIT = 1024  # records looked at for one run: keeps short runs from costing the whole buffer
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,23 @@ def split(data: Bytes) -> Split:
 
 def split_in_python(data: Bytes) -> Split:
     """Do the same as :func:`split` on any CPU: run by run, then one copy per kind."""
-    runs: dict[ActivityKind, list[Column]] = {}
+    data = np.ascontiguousarray(data)
+    runs: dict[ActivityKind, list[Bytes]] = {}
     position = 0
     while (kind := _whole_record_kind(data, position)) is not None:
-        size = DTYPES[kind].itemsize
-        records = data[position : position + (len(data) - position) // size * size].view(
-            DTYPES[kind]
-        )
-        other = np.flatnonzero(records["kind"] != kind)
-        run = records[: other[0]] if len(other) else records
+        run = data[position : position + _run_bytes(data, position, DTYPES[kind])]
         runs.setdefault(kind, []).append(run)
-        position += run.nbytes
-    parts = {kind: np.concatenate(runs[kind]) for kind in sorted(runs)}
+        position += len(run)
+    parts = {kind: np.concatenate(runs[kind]).view(DTYPES[kind]) for kind in sorted(runs)}
     return Split(parts, position, _unknown_kind(data, position))
+
+
+def _run_bytes(data: Bytes, position: int, dtype: np.dtype[Any]) -> int:
+    """Return the length of the run of whole records that begins here, up to a limit."""
+    count = min((len(data) - position) // dtype.itemsize, _RUN_LIMIT)
+    kinds = data[position : position + count * dtype.itemsize].view(dtype)["kind"]
+    others = np.flatnonzero(kinds != kinds[0])
+    return dtype.itemsize * (int(others[0]) if len(others) else count)
 
 
 def _kind_at(data: Bytes, position: int) -> int | None:

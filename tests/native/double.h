@@ -6,6 +6,8 @@
  *   MSPTI_DOUBLE_REFUSE=4,5          msptiActivityEnable of these kinds returns 999
  *   MSPTI_DOUBLE_COMPLETE_THREADS=N  every buffer is completed N times, by N threads at once
  *   MSPTI_DOUBLE_TRUNCATE=N          complete reports N bytes less than were written
+ *   MSPTI_DOUBLE_NEEDS_CANN=1        abort where MSPTI does: without libprofapi.so or
+ *                                    libascendalog.so when loaded, libascend_hal.so in subscribe
  */
 #ifndef DOUBLE_H
 #define DOUBLE_H

@@ -4,8 +4,10 @@
  * Lock B guards the current buffer and is taken by every record; lock C guards the queue of full
  * buffers and the list of worker threads. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -41,7 +43,7 @@ static atomic_ullong reported[KIND_COUNT], dropped, requests, completions, flush
 static atomic_ullong correlation_ids;
 static atomic_uint flush_period_ms;
 static atomic_int enable_delay_ms, complete_threads = 1, truncate_bytes;
-static bool no_manager;
+static bool no_manager, needs_cann;
 
 static pthread_mutex_t lock_names = PTHREAD_MUTEX_INITIALIZER;
 static char *disabled_domains[DOMAIN_LIMIT];
@@ -54,6 +56,15 @@ static int environment_int(const char *name, int otherwise) {
     return text && *text ? atoi(text) : otherwise;
 }
 
+/* Opens a library of CANN as MSPTI does: by ASCEND_HOME_PATH if readable, else by name. */
+static void open_or_abort(const char *name) {
+    char path[4096];
+    const char *home = getenv("ASCEND_HOME_PATH");
+    snprintf(path, sizeof path, "%s/lib64/%s", home ? home : "", name);
+    bool readable = home && !access(path, R_OK);
+    if (!dlopen(readable ? path : name, RTLD_LAZY)) abort();
+}
+
 __attribute__((constructor)) static void read_environment(void) {
     no_manager = environment_int("MSPTI_DOUBLE_NO_MANAGER", 0);
     enable_delay_ms = environment_int("MSPTI_DOUBLE_ENABLE_DELAY_MS", 0);
@@ -64,6 +75,8 @@ __attribute__((constructor)) static void read_environment(void) {
         unsigned long kind = strtoul(rest, &rest, 10);
         if (kind < KIND_COUNT) refused[kind] = MSPTI_ERROR_INNER;
     }
+    needs_cann = environment_int("MSPTI_DOUBLE_NEEDS_CANN", 0);
+    if (needs_cann) open_or_abort("libprofapi.so"), open_or_abort("libascendalog.so");
 }
 
 /* ---- switches and counters for tests ---- */
@@ -370,6 +383,7 @@ MSPTI_EXPORT msptiResult msptiSubscribe(msptiSubscriberHandle *out, msptiCallbac
     (void)callback;
     (void)userdata;
     if (!out) return MSPTI_ERROR_INVALID_PARAMETER;
+    if (needs_cann) open_or_abort("libascend_hal.so");
     if (atomic_exchange(&subscribed, true)) return MSPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     *out = &subscriber;
     return MSPTI_SUCCESS;
