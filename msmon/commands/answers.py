@@ -28,6 +28,11 @@ def terminal_safe(value: Any) -> str:
     )
 
 
+def sentence(text: Any) -> str:
+    """Return a message of several lines, such as an error and its next step, as one."""
+    return "; ".join(terminal_safe(line) for line in str(text).splitlines())
+
+
 def process_name(row: Mapping[str, Any]) -> str:
     """Return "rank 3 host:pid", or what is known: "host:pid", "rank 9", "pid 5", "job x"."""
     rank = row.get("rank", -1)
@@ -79,12 +84,12 @@ def show_answer(reply: Reply, json_wanted: bool) -> int:
 
 def _show_row(row: Mapping[str, Any]) -> None:
     verdict = "ok" if row.get("ok", True) else "failed"
-    text = terminal_safe(row.get("text", ""))
+    text = sentence(row.get("text", ""))
     click.echo(f"{process_name(row)}: {verdict}{': ' if text else ''}{text}")
     if row.get("next_step"):
-        click.echo(f"  {terminal_safe(row['next_step'])}")
+        click.echo(f"  {sentence(row['next_step'])}")
     for kind, reason in (row.get("unavailable_kinds") or {}).items():
-        click.echo(f"  {kind} is not collected: {terminal_safe(reason)}")
+        click.echo(f"  {kind} is not collected: {sentence(reason)}")
     for path in row.get("files") or ():
         click.echo(f"  {terminal_safe(path)}")
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from msmon.commands.answers import in_rank_order, process_name, terminal_safe
+from msmon.commands.answers import in_rank_order, process_name, sentence, terminal_safe
 from msmon.options import MONITOR_OPTION
 
 Row = Mapping[str, Any]
@@ -82,7 +82,7 @@ def daemon_lines(daemon: Mapping[str, Any], verbose: bool = False) -> list[Text]
 def _output_line(sink: Mapping[str, Any]) -> Text:
     line = Text(f"output {terminal_safe(sink.get('name', '?'))}: ")
     if sink.get("problem"):
-        return line.append(terminal_safe(sink["problem"]), style="red")
+        return line.append(sentence(sink["problem"]), style="red")
     drops = _drops_by_stage(sink.get("drops") or {}) or "nothing"
     written = short_count(total(sink.get("written") or {}))
     return line.append(f"{written} records written, dropped {drops}")
@@ -158,11 +158,11 @@ def _facts(row: Row) -> Iterable[str]:
 
 def _troubles(row: Row) -> Iterable[str]:
     for kind, reason in (row.get("unavailable_kinds") or {}).items():
-        yield f"{kind} is not collected: {terminal_safe(reason)}"
+        yield f"{kind} is not collected: {sentence(reason)}"
     if row.get("stuck_in"):
         yield f"stuck in {terminal_safe(row['stuck_in'])}"
     if row.get("problem"):
-        yield terminal_safe(row["problem"])
+        yield sentence(row["problem"])
 
 
 def _drops_by_stage(drops: Mapping[str, int | None]) -> str:

@@ -124,6 +124,13 @@ def test_a_kind_that_is_not_collected_is_shown(run, daemon):
     assert "MemCpy is not collected: LD_PRELOAD" in run("npu-monitor", "start")[1]
 
 
+def test_a_message_of_two_lines_is_shown_as_one(run, daemon):
+    daemon.reply = Reply("ok", rows=[row(0, text="MemCpy is unavailable\nset LD_PRELOAD")])
+    assert run("npu-monitor", "start")[1] == (
+        "rank 0 node1:100: ok: MemCpy is unavailable; set LD_PRELOAD\n"
+    )
+
+
 @pytest.mark.parametrize("outcome", ["none-registered", "none-matched", "lost", "failed"])
 def test_nothing_reached_ends_with_1_and_says_why(run, daemon, outcome):
     daemon.reply = Reply(outcome, f"because of {outcome}", "look there")
