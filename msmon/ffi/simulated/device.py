@@ -22,7 +22,7 @@ from msmon.ffi.simulated.workload import VARIANTS, StepPlan
 from msmon.kinds import ActivityKind
 from msmon.records import DTYPES, Column
 
-TICK_S = 0.02
+TICK_S = 0.04
 MAX_BACKLOG_NS = 2_000_000_000
 """What lies further back, as after a suspended process, is not made up for."""
 STEP_NUMBERS = 1_000_000

@@ -71,6 +71,7 @@ GELU_GRAD = Operator("GeluGrad", "KERNEL_AIVEC", "aclnnGeluBackward", 0.9)
 SOFTMAX = Operator("SoftmaxV2", "KERNEL_AIVEC", "aclnnSoftmax", 0.8)
 SOFTMAX_GRAD = Operator("SoftmaxGrad", "KERNEL_AIVEC", "aclnnSoftmaxBackward", 0.9)
 ADD = Operator("Add", "KERNEL_AIVEC", "aclnnAdd", 0.3)
+NORM = Operator("LpNormV2", "KERNEL_AIVEC", "aclnnNorm", 0.8)
 ADAM = Operator("ApplyAdamW", "KERNEL_AIVEC", "aclnnApplyAdamW", 0.8)
 
 OPERATORS = (
@@ -85,6 +86,7 @@ OPERATORS = (
     SOFTMAX,
     SOFTMAX_GRAD,
     ADD,
+    NORM,
     ADAM,
 )
 FORWARD_LAYER = (LAYER_NORM, MATMUL, ATTENTION, MATMUL, ADD, LAYER_NORM, MATMUL, GELU, MATMUL, ADD)
@@ -121,7 +123,7 @@ class StepPlan:
     """
 
     def __init__(self, options: SimulationOptions) -> None:
-        fixed = RECORDS_PER_STEP + 2 * RECORDS_PER_COLLECTIVE
+        fixed = RECORDS_PER_STEP + 2 * RECORDS_PER_COLLECTIVE + RECORDS_PER_KERNEL
         spare = options.records_per_step - fixed
         layers = options.layers
         while layers > 1 and _records_per_micro_batch(layers) + RECORDS_PER_KERNEL > spare:
@@ -135,6 +137,7 @@ class StepPlan:
         self.phases: list[Phase] = []
         for _ in range(self.micro_batches):
             self._micro_batch(layers)
+        self._run((NORM,))
         self.collectives.append(REDUCE_SCATTER)
         self._phase("optimizer", len(self._kernels))
         self._run((ADAM,) * max(1, round(rest / RECORDS_PER_KERNEL)))
