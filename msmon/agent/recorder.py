@@ -155,13 +155,16 @@ class Recorder:
         unavailable = {}
         for kind in sorted(kinds - self._enabled):
             try:
-                self._call(f"msptiActivityEnable({kind.name})", self._mspti.enable, kind)
+                self.enable(kind)
             except CALL_ERRORS as error:
                 unavailable[kind.name] = str(error)
-            else:
-                self._enabled.add(kind)
-                self._enabled_ever.add(kind)
         return unavailable
+
+    def enable(self, kind: ActivityKind) -> None:
+        """Record one more kind from now on. Raises MsptiError."""
+        self._call(f"msptiActivityEnable({kind.name})", self._mspti.enable, kind)
+        self._enabled.add(kind)
+        self._enabled_ever.add(kind)
 
     def flush(self) -> None:
         """Have MSPTI complete every buffer that holds records. Raises MsptiError."""

@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from msmon.agent.library import open_recorder
-from msmon.agent.recorder import Recorder
-from msmon.errors import CommandRefused, MsptiError
+from msmon.agent.recorder import CALL_ERRORS, Recorder
+from msmon.errors import CommandRefused
 from msmon.kinds import ActivityKind
 from msmon.records import Batch
 from msmon.sessions import Drops
@@ -157,7 +157,7 @@ class Recording:
     def _flush_on_schedule(self, recorder: Recorder) -> None:
         try:
             self._flush(recorder)
-        except MsptiError as error:
+        except CALL_ERRORS as error:
             if str(error) not in recorder.problems:
                 recorder.problems.append(str(error))
 

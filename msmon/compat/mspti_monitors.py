@@ -1,0 +1,337 @@
+"""Monitors of the ``mspti`` package: a Python callback per record.
+
+Callbacks run one at a time on a thread of ours, never inside MSPTI. As in the
+package, methods return :class:`MsptiResult` instead of raising. Unlike it, each monitor
+keeps its own callback, a failed start leaves nothing behind, and nothing grows for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msmon.agent.recording import FLUSH_INTERVAL_S, Recording
+from msmon.compat.mspti_data import (
+    CommunicationData,
+    HcclData,
+    KernelData,
+    MarkerData,
+    RangeMarkerData,
+)
+from msmon.compat.mspti_enums import MsptiResult
+from msmon.compat.mspti_records import (
+    communication_data,
+    hccl_data,
+    kernel_data,
+    mark_data,
+    range_data,
+)
+from msmon.errors import CommandRefused, MsmonError, MsptiError
+from msmon.ffi.library import load
+from msmon.kinds import ActivityKind
+from msmon.markers import MarkerPairing
+from msmon.records import Batch
+
+MAX_PERIOD_MS = 2**32 - 1
+MAX_BUFFER_MIB = 256
+
+SUCCESS = MsptiResult.MSPTI_SUCCESS
+INVALID_PARAMETER = MsptiResult.MSPTI_ERROR_INVALID_PARAMETER
+
+
+def _say(level: str, text: str) -> None:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    print(f"{stamp} [{level}] [MSPTI] [{os.getpid()}]: {text}", flush=True)
+
+
+def _result_of(action: Callable[[], object]) -> MsptiResult:
+    """Do something and turn its failure into a result code."""
+    try:
+        action()
+    except MsptiError as error:
+        _say("ERROR", str(error))
+        known = {item.value for item in MsptiResult}
+        return MsptiResult(error.result if error.result in known else 999)
+    except CommandRefused as error:
+        _say("ERROR", str(error))
+        return MsptiResult.MSPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+    except MsmonError as error:
+        _say("ERROR", str(error))
+        return MsptiResult.MSPTI_ERROR_INNER
+    return SUCCESS
+
+
+class _Subscription:
+    """The one recording that all monitors share. The lock guards fields, no calls."""
+
+    def __init__(self) -> None:
+        self._recording = Recording("an mspti monitor", self._deliver)
+        self._lock = threading.Lock()
+        self._users = 0
+        self._monitors: list[BaseMonitor] = []
+
+    def open(self) -> MsptiResult:
+        if not self._recording.active:
+            result = _result_of(lambda: self._recording.start(frozenset()))
+            if result is not SUCCESS:
+                return result
+            with self._lock:
+                self._users = 0
+                self._monitors = []
+        with self._lock:
+            self._users += 1
+        return SUCCESS
+
+    def close(self) -> MsptiResult:
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            last = self._users == 0
+        return _result_of(self._recording.stop) if last else SUCCESS
+
+    def add(self, monitor: BaseMonitor) -> MsptiResult:
+        with self._lock:
+            self._monitors.append(monitor)
+        kind = monitor.KIND
+        result = _result_of(lambda: self._recording.call(lambda recorder: recorder.enable(kind)))
+        if result is not SUCCESS:
+            self._forget(monitor)
+        return result
+
+    def remove(self, monitor: BaseMonitor) -> MsptiResult:
+        """Deliver what was recorded so far, then end the monitor's part."""
+        result = self.flush()
+        self._forget(monitor)
+        with self._lock:
+            wanted = frozenset(item.KIND for item in self._monitors)
+        change = _result_of(
+            lambda: self._recording.call(lambda recorder: recorder.change_kinds(wanted))
+        )
+        return result if result is not SUCCESS else change
+
+    def holds(self, monitor: BaseMonitor) -> bool:
+        with self._lock:
+            return monitor in self._monitors and self._recording.active
+
+    def flush(self) -> MsptiResult:
+        return _result_of(self._recording.flush) if self._recording.active else SUCCESS
+
+    def set_flush_interval(self, seconds: float) -> None:
+        self._recording.flush_interval_s = seconds
+
+    def _forget(self, monitor: BaseMonitor) -> None:
+        with self._lock:
+            self._monitors = [item for item in self._monitors if item is not monitor]
+
+    def _deliver(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            with self._lock:
+                monitors = [item for item in self._monitors if item.KIND is batch.kind]
+            for monitor in monitors:
+                monitor.deliver(batch)
+
+
+_subscription = _Subscription()
+
+
+class BaseMonitor:
+    """What all monitors share; its class methods act on the one common subscription."""
+
+    KIND: ActivityKind
+    NAME = ""
+
+    @classmethod
+    def start_monitor(cls) -> MsptiResult:
+        """Subscribe, or count one more user of the subscription."""
+        return _subscription.open()
+
+    @classmethod
+    def stop_monitor(cls) -> MsptiResult:
+        """Count one user less; the last one unsubscribes."""
+        return _subscription.close()
+
+    @classmethod
+    def flush_all(cls) -> MsptiResult:
+        """Deliver everything recorded so far; callbacks have run when this returns."""
+        return _subscription.flush()
+
+    @classmethod
+    def flush_period(cls, time_ms: int) -> MsptiResult:
+        """Deliver every ``time_ms`` (0: as by default). Raises TypeError for a non-integer."""
+        if not isinstance(time_ms, int):
+            raise TypeError(f"time_ms must be an int, not {type(time_ms).__name__}")
+        if not 0 <= time_ms <= MAX_PERIOD_MS:
+            _say("ERROR", f"flush period {time_ms} is out of range (0 to {MAX_PERIOD_MS})")
+            return INVALID_PARAMETER
+        _subscription.set_flush_interval(time_ms / 1000 if time_ms else FLUSH_INTERVAL_S)
+        return SUCCESS
+
+    @classmethod
+    def set_buffer_size(cls, size: int) -> MsptiResult:
+        """Check ``size`` (MiB, 1 to 256). Without effect: buffers come from msmon's arena."""
+        valid = isinstance(size, int) and not isinstance(size, bool)
+        if not valid or not 1 <= size <= MAX_BUFFER_MIB:
+            _say("ERROR", f"buffer size {size!r} is out of range (1 to {MAX_BUFFER_MIB} MiB)")
+            return INVALID_PARAMETER
+        return SUCCESS
+
+    def stop(self) -> MsptiResult:
+        """Deliver what was recorded, stop this monitor and drop its callbacks."""
+        if not _subscription.holds(self):
+            return SUCCESS
+        result = _subscription.remove(self)
+        closed = self.stop_monitor()
+        return result if result is not SUCCESS else closed
+
+    def deliver(self, batch: Batch) -> None:
+        """Call the callbacks for a batch of this monitor's kind."""
+        raise NotImplementedError
+
+    def _begin(self) -> MsptiResult:
+        if _subscription.holds(self):
+            return SUCCESS
+        result = self.start_monitor()
+        if result is not SUCCESS:
+            return result
+        result = _subscription.add(self)
+        if result is not SUCCESS:
+            self.stop_monitor()
+        return result
+
+    def _call(self, callback: Callable[[Any], Any], items: Iterable[Any]) -> None:
+        for item in items:
+            try:
+                callback(item)
+            except Exception as error:  # noqa: BLE001 - the user's callback; collection goes on
+                _say("ERROR", f"Call {self.NAME} callback failed. Exception: {error}")
+
+
+class KernelMonitor(BaseMonitor):
+    """Calls back for each kernel."""
+
+    KIND = ActivityKind.Kernel
+    NAME = "kernel"
+
+    def __init__(self) -> None:
+        self._callback: Callable[[KernelData], Any] | None = None
+
+    def start(self, cb: Callable[[KernelData], Any]) -> MsptiResult:
+        """Begin to collect kernels."""
+        if not _is_callback(cb, self.NAME):
+            return INVALID_PARAMETER
+        self._callback = cb
+        return self._begin()
+
+    def deliver(self, batch: Batch) -> None:
+        if self._callback is not None:
+            self._call(self._callback, kernel_data(batch))
+
+
+class HcclMonitor(BaseMonitor):
+    """Calls back for each Hccl record (MSPTI needs libmspti.so in LD_PRELOAD for them)."""
+
+    KIND = ActivityKind.Hccl
+    NAME = "hccl"
+
+    def __init__(self) -> None:
+        self._callback: Callable[[HcclData], Any] | None = None
+
+    def start(self, cb: Callable[[HcclData], Any]) -> MsptiResult:
+        """Begin to collect Hccl records."""
+        if not _is_callback(cb, self.NAME):
+            return INVALID_PARAMETER
+        self._callback = cb
+        return self._begin()
+
+    def deliver(self, batch: Batch) -> None:
+        if self._callback is not None:
+            self._call(self._callback, hccl_data(batch))
+
+
+class CommunicationMonitor(BaseMonitor):
+    """Calls back for each communication operator."""
+
+    KIND = ActivityKind.Communication
+    NAME = "communication"
+
+    def __init__(self) -> None:
+        self._callback: Callable[[CommunicationData], Any] | None = None
+
+    def start(self, cb: Callable[[CommunicationData], Any]) -> MsptiResult:
+        """Begin to collect communication operators."""
+        if not _is_callback(cb, self.NAME):
+            return INVALID_PARAMETER
+        self._callback = cb
+        return self._begin()
+
+    def deliver(self, batch: Batch) -> None:
+        if self._callback is not None:
+            self._call(self._callback, communication_data(batch))
+
+
+def _ignore(data: object) -> None:
+    """Do nothing: the default callback of MstxMonitor."""
+
+
+class MstxMonitor(BaseMonitor):
+    """Calls back for each mark (host and device record) and each finished range.
+
+    Device ranges carry name and domain of the host's range with the same id.
+    """
+
+    KIND = ActivityKind.Marker
+    NAME = "mstx"
+
+    def __init__(self) -> None:
+        self._mark_cb: Callable[[MarkerData], Any] = _ignore
+        self._range_cb: Callable[[RangeMarkerData], Any] = _ignore
+        self._pairing = MarkerPairing()
+
+    def start(
+        self,
+        mark_cb: Callable[[MarkerData], Any] = _ignore,
+        range_cb: Callable[[RangeMarkerData], Any] = _ignore,
+    ) -> MsptiResult:
+        """Begin to collect markers; a callback that can't be called is refused."""
+        if not (_is_callback(mark_cb, "mark") and _is_callback(range_cb, "range")):
+            return INVALID_PARAMETER
+        self._mark_cb, self._range_cb = mark_cb, range_cb
+        self._pairing = MarkerPairing()
+        return self._begin()
+
+    def deliver(self, batch: Batch) -> None:
+        markers = self._pairing.add(batch)
+        if self._mark_cb is not _ignore:
+            self._call(self._mark_cb, mark_data(batch))
+        if self._range_cb is not _ignore:
+            self._call(self._range_cb, range_data(markers))
+
+    def enable_domain(self, name: str) -> int | MsptiResult:
+        """Record markers of a domain; 0 or MSPTI's error code, as the package does."""
+        return _switch_domain(name, on=True)
+
+    def disable_domain(self, name: str) -> int | MsptiResult:
+        """Leave markers of a domain out; 0 or MSPTI's error code, as the package does."""
+        return _switch_domain(name, on=False)
+
+
+def _switch_domain(name: str, on: bool) -> int | MsptiResult:
+    if not isinstance(name, str) or not name:
+        _say("ERROR", "Domain name must be a non-empty string")
+        return INVALID_PARAMETER
+
+    def switch() -> None:
+        mspti = load()
+        (mspti.enable_marker_domain if on else mspti.disable_marker_domain)(name)
+
+    code: int = _result_of(switch).value
+    return code
+
+
+def _is_callback(callback: object, name: str) -> bool:
+    if not callable(callback):
+        _say("ERROR", f"The {name} callback is not callable")
+        return False
+    return True

@@ -1,0 +1,6 @@
+"""The top-level package ``msmonitor``: msMonitor's names, implemented by msmon."""
+
+from msmon.compat.monitor import shared as Monitor
+from msmon.kinds import ActivityKind
+
+__all__ = ["ActivityKind", "Monitor"]
