@@ -1,0 +1,44 @@
+"""Names of exported files: ``msmonitor_<pid>_<YYYYMMDDhhmmssmmm>_<rank>.<suffix>``, local time.
+
+msprof-analyze finds files by this name, and takes the rank from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msmon.sessions import SessionInfo
+from msmon.sinks.exports import create_file
+
+_MS = 1_000_000
+
+
+def time_digits(time_ns: int) -> str:
+    """Return the 17 digits of a wall clock time in ns."""
+    seconds, rest_ns = divmod(time_ns, 1_000_000_000)
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{rest_ns // _MS:03d}"
+
+
+def create_session_file(
+    session: SessionInfo, suffix: str, after: str = "", now_ns: Callable[[], int] = time.time_ns
+) -> Path:
+    """Create the next file of a session, empty, in its export directory.
+
+    The name is the current millisecond's, or the first later one that is free and greater
+    than ``after`` (17 digits). Raises SinkError or OSError.
+    """
+    directory = Path(session.settings.log_file)
+    process = session.process
+    time_ns = now_ns()
+    while True:
+        digits = time_digits(time_ns)
+        time_ns += _MS
+        if digits <= after:
+            continue
+        name = f"msmonitor_{process.pid}_{digits}_{process.rank}.{suffix}"
+        try:
+            return create_file(directory, name, process.uid)
+        except FileExistsError:
+            continue

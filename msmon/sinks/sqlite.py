@@ -1,0 +1,73 @@
+"""Records as SQLite files that msprof-analyze reads: one file per process and session."""
+
+from __future__ import annotations
+
+from msmon.errors import SinkError
+from msmon.records import Batch
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import CommitFailed, SessionOutput, Sink
+from msmon.sinks.sqlite_session import SessionDatabase
+from msmon.windows import Window
+
+
+class SqliteSink(Sink):
+    """Writes each session into its export directory."""
+
+    NAME = "sqlite"
+    HELP = "Records as SQLite files, for sessions started with --export-type DB."
+    WANTS_RECORDS = True
+    OWN_PROCESS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[str, SessionDatabase] = {}
+        self._ended: dict[str, SessionDatabase] = {}
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        for group in (self._open, self._ended):
+            interrupted = group.pop(session.session_id, None)
+            if interrupted is not None:
+                interrupted.close()
+        if not session.settings.log_file:
+            return SessionOutput()
+        database = SessionDatabase(session)
+        self._open[session.session_id] = database
+        return SessionOutput((str(database.path),), database.written_seq)
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        if session_id in self._open:
+            self._open[session_id].write_records(seq, batch)
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        if session_id in self._open:
+            self._open[session_id].pass_over(seq)
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        if session_id in self._open:
+            self._open[session_id].write_gap(seq, gap)
+
+    def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
+        if session_id in self._open:
+            self._open[session_id].write_meta(seq, key, value)
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        if session_id in self._open:
+            self._open[session_id].end(seq, end)
+            self._ended[session_id] = self._open.pop(session_id)
+
+    def commit(self) -> None:
+        failed: dict[str, str] = {}
+        for group in (self._open, self._ended):
+            for session_id, database in group.items():
+                try:
+                    database.commit()
+                except SinkError as error:
+                    failed[session_id] = error.message
+        for session_id in set(self._ended) - set(failed):
+            self._ended.pop(session_id).close()
+        if failed:
+            raise CommitFailed(failed)
+
+    def close(self) -> None:
+        for database in (*self._open.values(), *self._ended.values()):
+            database.close()

@@ -1,0 +1,115 @@
+"""Opening an SQLite file for writing, also on file systems that lack what SQLite likes best.
+
+A write-ahead log needs shared memory maps; a rollback journal still needs byte-range
+locks. Network and cluster file systems may lack either, so the modes are tried in turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from msmon.errors import SinkError
+
+PAGE_BYTES = 32768
+JOURNAL_LIMIT_BYTES = 64 << 20
+CACHE_KIB = 32 << 10
+
+_log = logging.getLogger(__name__)
+_said: set[str] = set()
+
+
+@dataclass(frozen=True)
+class FileMode:
+    """One way to open a database file. ``lacking``: what the file system then need not have."""
+
+    vfs: str
+    journal_mode: str
+    lacking: str
+
+
+MODES = (
+    FileMode("unix", "wal", ""),
+    FileMode("unix", "truncate", "shared memory maps (readers and writer wait for each other)"),
+    FileMode("unix-none", "truncate", "file locks (reading during a write may fail)"),
+)
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Return a connection without busy time-out and without implicit transactions.
+
+    Raises SinkError: the file is locked, the disk is full, or no mode works.
+    """
+    reason = ""
+    for mode in MODES:
+        try:
+            connection = _open(path, mode)
+        except sqlite3.Error as error:
+            reason = str(error)
+            if is_temporary(error):
+                break
+            continue
+        if connection is None:
+            continue
+        if mode.lacking and mode.vfs + mode.journal_mode not in _said:
+            _said.add(mode.vfs + mode.journal_mode)
+            _log.warning("%s: the file system has no %s", path.parent, mode.lacking)
+        return connection
+    raise SinkError(f"can't write {path}: {reason}")
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """Return a read-only connection. Raises sqlite3.Error."""
+    try:
+        return _open_read_only(path, "unix")
+    except sqlite3.OperationalError as error:
+        if is_temporary(error):
+            raise
+        return _open_read_only(path, "unix-none")
+
+
+def is_temporary(error: sqlite3.Error) -> bool:
+    """Whether trying again later, in the same mode, may help."""
+    text = str(error)
+    return "is locked" in text or "full" in text
+
+
+def _open_read_only(path: Path, vfs: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&vfs={vfs}", uri=True)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _open(path: Path, mode: FileMode) -> sqlite3.Connection | None:
+    """Open in one mode and try a write; None where the mode is not available."""
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=rw&vfs={mode.vfs}",
+        uri=True,
+        timeout=0.0,
+        isolation_level=None,
+    )
+    try:
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        (journal_mode,) = connection.execute(f"PRAGMA journal_mode={mode.journal_mode}").fetchone()
+        if journal_mode == mode.journal_mode:
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            connection.execute(f"PRAGMA journal_size_limit={JOURNAL_LIMIT_BYTES}")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS MSMON_STATE (name TEXT PRIMARY KEY, value)"
+            )
+            connection.execute("COMMIT")
+            return connection
+    except sqlite3.Error:
+        connection.close()
+        raise
+    connection.close()
+    return None
