@@ -134,6 +134,9 @@ class RecordFilter:
         released = []
         waiting = []
         for held in self._held:
+            if not len(held):
+                waiting.append(held)
+                continue
             verdict = self._follow(held.records["id"])
             if (verdict == 1).any():
                 released.append(held.select(verdict == 1))
