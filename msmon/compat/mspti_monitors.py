@@ -44,7 +44,8 @@ INVALID_PARAMETER = MsptiResult.MSPTI_ERROR_INVALID_PARAMETER
 
 def _say(level: str, text: str) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-    print(f"{stamp} [{level}] [MSPTI] [{os.getpid()}]: {text}", flush=True)
+    line = text.replace("\n", "; ")
+    print(f"{stamp} [{level}] [MSPTI] [{os.getpid()}]: {line}", flush=True)
 
 
 def _result_of(action: Callable[[], object]) -> MsptiResult:
