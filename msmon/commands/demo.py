@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from msmon.bus.messages import MonitorRequest, Reply
+from msmon.commands.answers import in_rank_order, sentence
 from msmon.commands.demo_cluster import METRICS_FILE, Cluster
 from msmon.commands.demo_table import MetricsFile, operator_table, verdict
 from msmon.commands.parameters import option_from
@@ -28,6 +29,9 @@ from msmon.options import Option, real_number, whole_number
 STEP_S = 0.2
 REFRESH_S = 0.5
 REPORT_INTERVAL_S = 1.0
+TOP = 6
+"""Operators shown per rank, fewer where a terminal is too low for all ranks."""
+RECORDS = "records"
 SLOW_FACTOR = 1.3
 LONGEST_TEMPORARY_DIRECTORY = 60
 """Bytes; below a longer one the socket's path would not fit."""
@@ -86,7 +90,7 @@ def demo(ranks: int | None, seconds: float | None, keep: Path | None) -> None:
         simulation = simulation_text(rank_count)
         metrics = MetricsFile(data / METRICS_FILE)
         with Cluster(private, data, rank_count, simulation, STEP_S) as cluster:
-            _require_ok(cluster.request(_start_request(data / "records" if keep else None)))
+            _require_ok(cluster.request(_start_request(data / RECORDS if keep else None)))
             _watch(console, cluster, metrics, rank_count, duration_s)
             stopped = cluster.request(MonitorRequest("stop"))
         metrics.read()  # the daemon has ended: the file is complete
@@ -106,7 +110,7 @@ def _start_request(records: Path | None) -> MonitorRequest:
         "report_interval_s": REPORT_INTERVAL_S,
     }
     if records is not None:
-        fields.update(log_file=str(records), export_type="Jsonl")
+        fields["log_file"] = str(records)
     return MonitorRequest("start", fields)
 
 
@@ -130,19 +134,19 @@ def _watch(
             metrics.read()
             if console.is_terminal and metrics.totals:
                 title = f"Top operators per rank, {max(0.0, left_s):.0f} s to go (Ctrl-C ends)"
-                live.update(operator_table(metrics.totals, min(limit, 6), title), refresh=True)
+                live.update(operator_table(metrics.totals, min(limit, TOP), title), refresh=True)
 
 
 def _summarise(console: Console, metrics: MetricsFile, stopped: Reply, keep: Path | None) -> None:
-    console.print(operator_table(metrics.totals, 6, "Top operators per rank"))
-    console.print(verdict(metrics.totals), soft_wrap=True)
-    for row in stopped.rows:
-        console.print(f"rank {row.get('rank')}: {row.get('text', '')}", markup=False)
+    console.print()
+    console.print(operator_table(metrics.totals, TOP, "Top operators per rank"))
+    lines = ["", verdict(metrics.totals), ""]
+    lines += [f"Rank {row['rank']}: {sentence(row['text'])}" for row in in_rank_order(stopped.rows)]
     if keep is None:
-        console.print("The data was temporary; --keep DIRECTORY keeps windows and records.")
+        lines += ["The data was temporary; --keep DIRECTORY keeps windows and records."]
     else:
-        console.print(f"Windows: {keep / METRICS_FILE}  records: {keep / 'records'}")
-    console.print(REAL_JOB, markup=False)
+        lines += [f"Windows: {keep / METRICS_FILE}", f"Records: {keep / RECORDS}"]
+    click.echo("\n".join([*lines, "", REAL_JOB]))
 
 
 def _made(directory: Path) -> Path:
