@@ -52,7 +52,13 @@ class Import:
     deferred: bool
 
 
+FACADES = {"msmon.mspti": "compat"}
+"""Top modules that only hand out names of a part, so that users find them."""
+
+
 def part_of(module: str) -> str:
+    if module in FACADES:
+        return FACADES[module]
     names = module.split(".")
     return names[1] if len(names) > 1 and names[1] in ALLOWED_PARTS else "domain"
 
