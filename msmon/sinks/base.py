@@ -64,6 +64,13 @@ class Sink(abc.ABC):
     def __init__(self, **options: Any) -> None:
         self.options = options
 
+    @classmethod
+    def options_in_force(
+        cls, options: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return the options completed from the daemon's environment, as shown in status."""
+        return dict(options)
+
     @abc.abstractmethod
     def open_session(self, session: SessionInfo) -> SessionOutput:
         """Begin (or, after a restart of the daemon, continue) the output of a session.

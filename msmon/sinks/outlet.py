@@ -6,6 +6,7 @@ whose sink may live in a process of its own.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -43,7 +44,7 @@ class Outlet:
         self.wants_records = sink_class.WANTS_RECORDS
         self.on_commit: Callable[[str, int], None] = lambda session_id, seq: None
         self._wants_windows = sink_class.WANTS_WINDOWS
-        self._options = dict(options)
+        self._options = sink_class.options_in_force(options, os.environ)
         self._calls: SinkCalls
         if sink_class.OWN_PROCESS:
             self._calls = ProcessCalls(sink_class, self._options)

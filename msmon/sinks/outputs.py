@@ -37,10 +37,10 @@ class _OpenSession:
     """What is known of one session across its outputs."""
 
     outlets: list[Outlet]
-    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    committed: dict[str, int] = field(default_factory=dict)
+    files: dict[Outlet, tuple[str, ...]] = field(default_factory=dict)
+    committed: dict[Outlet, int] = field(default_factory=dict)
     """Record-taking output → last committed sequence number."""
-    awaited: set[str] = field(default_factory=set)
+    awaited: set[Outlet] = field(default_factory=set)
     error: MsmonError | None = None
 
 
@@ -91,14 +91,14 @@ class Outputs:
         if session.settings.log_file:
             export = self._export_outlet(EXPORT_SINKS[session.settings.export_type])
             outlets.append(export)
-        state = _OpenSession(outlets, awaited={outlet.name for outlet in outlets})
+        state = _OpenSession(outlets, awaited=set(outlets))
         with self._lock:
             self._ended.pop(session.session_id, None)
             known = self._sessions.setdefault(session.session_id, state)
             if known is not state:
                 known.awaited = state.awaited
             known.committed.update(
-                {item.name: 0 for item in outlets if item.wants_records and known is state}
+                {item: 0 for item in outlets if item.wants_records and known is state}
             )
         if not outlets:
             done(())
@@ -208,10 +208,10 @@ class Outputs:
         with self._lock:
             state = self._known(session_id)
             if isinstance(answer, SessionOutput):
-                state.files[outlet.name] = answer.files
+                state.files[outlet] = answer.files
             elif is_export:
                 state.error = answer if isinstance(answer, MsmonError) else SinkError(str(answer))
-            state.awaited.discard(outlet.name)
+            state.awaited.discard(outlet)
             finished = not state.awaited
             result = state.error or self.files(session_id)
         if finished:
@@ -220,8 +220,8 @@ class Outputs:
     def _committed(self, outlet: Outlet, session_id: str, seq: int) -> None:
         with self._lock:
             state = self._known(session_id)
-            if outlet.name not in state.committed:
+            if outlet not in state.committed:
                 return
-            state.committed[outlet.name] = max(seq, state.committed[outlet.name])
+            state.committed[outlet] = max(seq, state.committed[outlet])
             common = min(state.committed.values())
         self._on_commit(session_id, common)

@@ -1,0 +1,171 @@
+"""Records as JSON lines with msMonitor's keys, rotated by lines and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from msmon.errors import SinkError
+from msmon.kinds import INVALID_ID, ActivityKind
+from msmon.markers import MarkerPairing
+from msmon.records import Batch
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import CommitFailed, SessionOutput, Sink
+from msmon.sinks.jsonl_files import RotatedFiles, line
+from msmon.sinks.jsonl_limits import DEFAULT_FILES, DEFAULT_LINES, limits_in_force, usable_files
+from msmon.sinks.jsonl_records import LineBlock, marker_lines, record_lines
+from msmon.windows import Window
+
+GROUP_INFO_KEY = "parallel_group_info"
+
+
+class _SessionLines:
+    """The lines of one session. Methods raise SinkError or OSError."""
+
+    def __init__(self, session: SessionInfo, line_limit: int, file_limit: int) -> None:
+        self._session = session
+        self.files = RotatedFiles(session, line_limit, file_limit)
+        progress = self.files.progress
+        self.seq = progress.seq
+        self.ended = False
+        self._pairing = MarkerPairing()
+        self._devices = set(progress.devices)
+
+    def write_records(self, seq: int, batch: Batch) -> None:
+        if batch.kind == ActivityKind.Marker:
+            blocks = list(marker_lines(self._pairing.add(batch)))
+        else:
+            blocks = [record_lines(batch)]
+        for block in blocks:
+            self._write(block)
+        self.seq = seq
+
+    def write_line(self, seq: int, fields: dict[str, Any]) -> None:
+        """Write a line that is not a record."""
+        if self.files.room:
+            self.files.write(line(fields), 1)
+        self.seq = seq
+
+    def note(self, seq: int, key: str, value: str) -> None:
+        """Keep a fact for the end of the file."""
+        self.files.progress.notes[key] = value
+        self.seq = seq
+
+    def end(self, seq: int) -> None:
+        """Write the closing lines: the group info, and the devices as the very last."""
+        notes = self.files.progress.notes
+        if GROUP_INFO_KEY in notes:
+            self.write_line(seq, {"kind": GROUP_INFO_KEY, "value": notes[GROUP_INFO_KEY]})
+        if self._devices:
+            rank = self._session.process.rank
+            devices = sorted(self._devices)
+            self.write_line(seq, {"kind": "rank_device_map", "rank": rank, "device": devices})
+        self.seq = seq
+        self.ended = True
+
+    def commit(self) -> None:
+        if self.seq == self.files.progress.seq:
+            return
+        self.files.progress.devices = sorted(self._devices)
+        self.files.commit(self.seq)
+        if self.ended:
+            self.files.end()
+
+    def _write(self, block: LineBlock) -> None:
+        """Write a block with one system call per file that it reaches into."""
+        begin = 0
+        while begin < block.count:
+            end = min(block.count, begin + self.files.room)
+            self.files.write(block.encode(begin, end), end - begin)
+            begin = end
+        records = block.block.records
+        if "device_id" in (records.dtype.names or ()):
+            seen = np.unique(records["device_id"]).tolist()
+            self._devices.update(device for device in seen if 0 <= device < INVALID_ID)
+
+
+class JsonlSink(Sink):
+    """Writes each session into its export directory, or into ``path``."""
+
+    NAME = "jsonl"
+    HELP = "Records as JSON lines, for sessions started with --export-type Jsonl."
+    WANTS_RECORDS = True
+    OWN_PROCESS = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._sessions: dict[str, _SessionLines] = {}
+
+    @classmethod
+    def options_in_force(
+        cls, options: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> dict[str, Any]:
+        return {**limits_in_force(environ), **options}
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        interrupted = self._sessions.pop(session.session_id, None)
+        if interrupted is not None:
+            interrupted.files.close()
+        if not session.settings.log_file:
+            return SessionOutput()
+        lines, files = self._limits(session)
+        opened = _SessionLines(session, lines, files)
+        self._sessions[session.session_id] = opened
+        return SessionOutput((str(opened.files.path),), opened.seq)
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].write_records(seq, batch)
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].seq = seq
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        if session_id in self._sessions:
+            fields = {
+                "kind": "gap",
+                "startNs": gap.start_ns,
+                "endNs": gap.end_ns,
+                "stage": gap.stage,
+                "records": gap.records,
+                "reason": gap.reason,
+            }
+            self._sessions[session_id].write_line(seq, fields)
+
+    def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].note(seq, key, value)
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].end(seq)
+
+    def commit(self) -> None:
+        failed: dict[str, str] = {}
+        for session_id, lines in list(self._sessions.items()):
+            try:
+                lines.commit()
+            except (SinkError, OSError) as error:
+                failed[session_id] = str(error)
+            else:
+                if lines.ended:
+                    del self._sessions[session_id]
+        if failed:
+            raise CommitFailed(failed)
+
+    def close(self) -> None:
+        for lines in self._sessions.values():
+            lines.files.close()
+
+    def _limits(self, session: SessionInfo) -> tuple[int, int]:
+        """Lines per file and files kept: what the command says wins over the environment."""
+        settings = session.settings
+        lines, files = settings.jsonl_rotate_lines, usable_files(settings.jsonl_rotate_files)
+        if lines == DEFAULT_LINES:
+            lines = self.options.get("lines", DEFAULT_LINES)
+        if files == DEFAULT_FILES:
+            files = self.options.get("files", DEFAULT_FILES)
+        return lines, files
