@@ -59,8 +59,8 @@ SECONDS = Option(
 
 REAL_JOB = """\
 The same on a real job:
-  msmon-daemon &                            on each node
-  import msmon; msmon.init()                in each rank, or MSMONITOR_USE_DAEMON=1
+  msmon-daemon &                  on each node
+  import msmon; msmon.init()      in each rank
   msmon npu-monitor start --kind Kernel,Communication --report-interval-s 1
   msmon status
   msmon npu-monitor stop"""

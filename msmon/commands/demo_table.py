@@ -131,13 +131,13 @@ def operator_table(
 
 
 def verdict(totals: Mapping[int, Mapping[tuple[str, str], OperatorTotal]]) -> str:
-    """Return one sentence on the rank that lags, with the figures that show it."""
+    """Say which rank lags, with the figures that show it."""
     lagging = lagging_rank(totals)
     if lagging is None:
         return "No rank lags: collectives last about as long on all of them."
     others = [mean_collective_ns(totals[rank]) or 0.0 for rank in totals if rank != lagging]
     own_ns = mean_collective_ns(totals[lagging]) or 0.0
     return (
-        f"Rank {lagging} lags: its collectives last {own_ns / 1e3:.0f} µs on average, those of "
-        f"the others {median(others) / 1e3:.0f} µs; the last to arrive waits least."
+        f"Rank {lagging} lags: its collectives last {own_ns / 1e3:.0f} µs on average, the others' "
+        f"{median(others) / 1e3:.0f} µs.\nThe last to arrive at a collective waits least."
     )
