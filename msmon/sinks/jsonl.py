@@ -12,7 +12,8 @@ from msmon.kinds import INVALID_ID, ActivityKind
 from msmon.markers import MarkerPairing
 from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.sinks.base import CommitFailed, SessionOutput, Sink
+from msmon.sinks.base import CommitFailed, SessionOutput
+from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.jsonl_files import RotatedFiles, line
 from msmon.sinks.jsonl_limits import DEFAULT_FILES, DEFAULT_LINES, limits_in_force, usable_files
 from msmon.sinks.jsonl_records import LineBlock, marker_lines, record_lines
@@ -86,13 +87,11 @@ class _SessionLines:
             self._devices.update(device for device in seen if 0 <= device < INVALID_ID)
 
 
-class JsonlSink(Sink):
+class JsonlSink(ExportSink):
     """Writes each session into its export directory, or into ``path``."""
 
     NAME = "jsonl"
     HELP = "Records as JSON lines, for sessions started with --export-type Jsonl."
-    WANTS_RECORDS = True
-    OWN_PROCESS = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -102,16 +101,17 @@ class JsonlSink(Sink):
     def options_in_force(
         cls, options: Mapping[str, Any], environ: Mapping[str, str]
     ) -> dict[str, Any]:
-        return {**limits_in_force(environ), **options}
+        return {**limits_in_force(environ), **super().options_in_force(options, environ)}
 
     def open_session(self, session: SessionInfo) -> SessionOutput:
         interrupted = self._sessions.pop(session.session_id, None)
         if interrupted is not None:
             interrupted.files.close()
-        if not session.settings.log_file:
+        placed = self.placed(session)
+        if placed is None:
             return SessionOutput()
         lines, files = self._limits(session)
-        opened = _SessionLines(session, lines, files)
+        opened = _SessionLines(placed, lines, files)
         self._sessions[session.session_id] = opened
         return SessionOutput((str(opened.files.path),), opened.seq)
 

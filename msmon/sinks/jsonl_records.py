@@ -102,17 +102,16 @@ _TRANSFER: dict[str, Source] = {
     "isAsync": "is_async",
 }
 
+_API: dict[str, Source] = {
+    **_TIMES,
+    **_CORRELATION,
+    "name": _text("name"),
+    "processId": "process_id",
+    "threadId": "thread_id",
+}
+
 _SHAPES: dict[ActivityKind, dict[str, Source]] = {
-    **dict.fromkeys(
-        API_KINDS,
-        {
-            **_TIMES,
-            **_CORRELATION,
-            "name": _text("name"),
-            "processId": "process_id",
-            "threadId": "thread_id",
-        },
-    ),
+    **dict.fromkeys(API_KINDS, _API),
     ActivityKind.Kernel: {
         **_TIMES,
         **_DEVICE,

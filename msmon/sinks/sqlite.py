@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msmon.errors import SinkError
 from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.sinks.base import CommitFailed, SessionOutput, Sink
+from msmon.sinks.base import CommitFailed, SessionOutput
+from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.sqlite_session import SessionDatabase
 from msmon.windows import Window
 
 
-class SqliteSink(Sink):
-    """Writes each session into its export directory."""
+class SqliteSink(ExportSink):
+    """Writes each session into its export directory, or into ``path``."""
 
     NAME = "sqlite"
     HELP = "Records as SQLite files, for sessions started with --export-type DB."
-    WANTS_RECORDS = True
-    OWN_PROCESS = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._open: dict[str, SessionDatabase] = {}
         self._ended: dict[str, SessionDatabase] = {}
 
@@ -28,9 +29,10 @@ class SqliteSink(Sink):
             interrupted = group.pop(session.session_id, None)
             if interrupted is not None:
                 interrupted.close()
-        if not session.settings.log_file:
+        placed = self.placed(session)
+        if placed is None:
             return SessionOutput()
-        database = SessionDatabase(session)
+        database = SessionDatabase(placed)
         self._open[session.session_id] = database
         return SessionOutput((str(database.path),), database.written_seq)
 

@@ -1,0 +1,120 @@
+"""Windows as JSON lines: one per window and (kind, device, operator)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from msmon.errors import SinkError
+from msmon.options import Option, text_up_to
+from msmon.records import printable
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import SessionOutput, Sink
+from msmon.statistics import operator_rows, quantile_ns
+from msmon.windows import Window
+
+QUANTILES = {"p50_ns": 0.50, "p95_ns": 0.95, "p99_ns": 0.99}
+STDOUT = "-"
+
+
+class MetricsJsonSink(Sink):
+    """Appends to one file, or prints. Lines of one commit go out in one write."""
+
+    NAME = "metrics-json"
+    HELP = "Windows as JSON lines, one per window, kind, device and operator."
+    OPTIONS = (
+        Option(
+            "path",
+            "path",
+            "file to append to (-: standard output)",
+            text_up_to(4096),
+            default=STDOUT,
+            metavar="FILE",
+        ),
+    )
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._sessions: dict[str, SessionInfo] = {}
+        self._lines: list[str] = []
+        path = self.options.get("path", STDOUT)
+        self._descriptor = sys.stdout.fileno() if path == STDOUT else _open_for_append(path)
+        self._owned = path != STDOUT
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        self._sessions[session.session_id] = session
+        return SessionOutput()
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        process = self._sessions[session_id].process
+        common = {
+            "session": session_id,
+            "host": process.host,
+            "pid": process.pid,
+            "rank": process.rank,
+            "window": window.index,
+            "start_ns": window.start_ns,
+            "end_ns": window.end_ns,
+            "step": window.step,
+        }
+        for index, row in enumerate(operator_rows(window)):
+            fields = {
+                **common,
+                "kind": row.kind.name,
+                "device": row.device_id,
+                "name": printable(row.name),
+                "domain": printable(row.domain),
+                "count": row.count,
+                "total_ns": row.total_ns,
+                "min_ns": row.min_ns,
+                "max_ns": row.max_ns,
+                "mean_ns": row.mean_ns,
+                **{key: quantile_ns(window, index, q) for key, q in QUANTILES.items()},
+            }
+            self._add(fields)
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        self._add(
+            {
+                "session": session_id,
+                "kind": "gap",
+                "stage": gap.stage,
+                "start_ns": gap.start_ns,
+                "end_ns": gap.end_ns,
+                "records": gap.records,
+                "reason": gap.reason,
+            }
+        )
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        self._sessions.pop(session_id, None)
+
+    def commit(self) -> None:
+        if not self._lines:
+            return
+        view = memoryview("".join(self._lines).encode())
+        self._lines = []
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def close(self) -> None:
+        if self._owned:
+            os.close(self._descriptor)
+
+    def _add(self, fields: dict[str, Any]) -> None:
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        self._lines.append(text + "\n")
+
+
+def _open_for_append(path: str) -> int:
+    """Open for appending; a last line that a crash has torn is ended first."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC, 0o640)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.write(descriptor, b"\n")
+    except OSError as error:
+        raise SinkError(f"can't write {path}: {error.strerror}") from error
+    return descriptor
