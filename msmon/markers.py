@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from msmon.kinds import HOST_DEVICE_ID, MarkerFlag, SourceKind
-from msmon.records import Batch, Column, join_columns, printable
+from msmon.records import Batch, Column, decode_texts, encode_texts, join_columns, printable
 from msmon.tables import arrow_table, numpy_columns
 
 OPEN_RECORDS = 1 << 16
@@ -130,6 +130,23 @@ class MarkerPairing:
         events, strings = self._with_strings(events)
         open_ranges = int((self._waiting["role"] == _HOST_START).sum())
         return MarkerEvents(events, strings, orphans + doubles, evicted, open_ranges)
+
+    def to_frames(self) -> tuple[bytes, bytes]:
+        """Return the waiting records and their texts as bytes, to go on in another process."""
+        return self._waiting.tobytes(), encode_texts(tuple(self._texts))
+
+    def restore(self, waiting: bytes, texts: bytes) -> None:
+        """Go on from ``to_frames``. Raises ValueError when the frames don't fit together."""
+        parts = np.frombuffer(waiting, _PART_DTYPE).copy()
+        known = decode_texts(texts)
+        if len(parts) and (
+            max(int(parts["name"].max()), int(parts["domain"].max())) >= len(known)
+            or int(parts["role"].max()) >= _ROLES
+        ):
+            raise ValueError("waiting markers refer to a text or role that does not exist")
+        self._waiting = parts
+        self._texts = {text: place for place, text in enumerate(known)}
+        self._age = int(parts["age"].max()) if len(parts) else 0
 
     def _parts(self, batch: Batch) -> Column:
         """Restate marker records as parts, with roles and with our own text ids."""
