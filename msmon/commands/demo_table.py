@@ -69,7 +69,8 @@ class MetricsFile:
         self._read_bytes += len(complete) + len(newline)
         for line in complete.splitlines():
             window = json.loads(line)
-            self.totals[window["rank"]][window["kind"], window["name"]].add(window)
+            if window["kind"] != "gap":
+                self.totals[window["rank"]][window["kind"], window["name"]].add(window)
 
 
 def mean_collective_ns(operators: Mapping[tuple[str, str], OperatorTotal]) -> float | None:

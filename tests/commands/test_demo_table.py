@@ -44,6 +44,12 @@ def test_windows_of_one_operator_add_up(metrics, tmp_path):
     assert (total.count, total.total_ns, total.mean_ns, total.p95_ns) == (40, 7000, 175, 175)
 
 
+def test_a_gap_is_no_operator(metrics, tmp_path):
+    write(tmp_path, json.dumps({"kind": "gap", "stage": "uplink", "records": None}) + "\n")
+    metrics.read()
+    assert not metrics.totals
+
+
 def test_half_a_line_waits_for_its_other_half(metrics, tmp_path):
     whole = line(0, "MatMul", 10, 100) + "\n"
     write(tmp_path, whole[:20])
