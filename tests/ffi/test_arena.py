@@ -108,15 +108,29 @@ def test_a_view_shows_the_valid_bytes_without_a_copy(lender: Lender) -> None:
     assert (view == np.full(40, 7, np.uint8)).all()
 
 
-@pytest.mark.parametrize(("valid_bytes", "kept"), [(4096, True), (512 << 10, False)])
-def test_big_buffers_give_their_memory_back(lender: Lender, valid_bytes: int, kept: bool) -> None:
-    address = lender.request()
+def _keeps_memory(lender: Lender, address: int, valid_bytes: int) -> bool:
+    """Fill a lent buffer, let it be released, and look whether its pages are still there."""
     ctypes.memset(address, 7, valid_bytes)
     lender.complete(address, valid_bytes)
     (buffer,) = lender.arena.completed()
-    view = lender.arena.view(buffer)
+    last_byte = lender.arena.view(buffer)[-1:]
     lender.arena.release(buffer)
-    assert bool(view.any()) is kept
+    return bool(last_byte[0])
+
+
+def test_memory_goes_back_after_use_but_not_for_a_few_pages(lender: Lender) -> None:
+    third = [lender.request() for _ in range(3)][2]
+    assert not _keeps_memory(lender, third, _SLOT_BYTES * 4 // 5)
+    assert _keeps_memory(lender, lender.request(), 4096)
+
+
+def test_first_slots_stay_warm_while_well_filled_and_cool_down_after(lender: Lender) -> None:
+    full = _SLOT_BYTES * 4 // 5
+    first = lender.request()
+    assert _keeps_memory(lender, first, full)
+    assert lender.request() == first
+    assert not _keeps_memory(lender, first, 4096)
+    assert not any(ctypes.string_at(first, full))
 
 
 def test_a_forked_child_lends_only_overflow_and_leaves_the_parent_alone() -> None:
