@@ -8,9 +8,10 @@ pointer itself; only what is missed is sorted and looked up one by one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from ctypes import string_at
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,7 +28,7 @@ _MULTIPLIERS = tuple(
         0x8EBC6AF09C88C6E3,
     )
 )
-"""Odd 64-bit constants; the one with the fewest collisions is taken."""
+"""Odd 64-bit constants; the first one without collisions is taken."""
 
 _LEAST_BITS, _MOST_BITS = 8, 16
 """Size of the table: large enough to be free of collisions mostly, small enough for the cache."""
@@ -62,7 +63,7 @@ class TextIds:
         self._reader = reader
         self._id_of_text: dict[str, int] = {"": 0}
         self._id_of_pointer: dict[int, int] = {0: 0}
-        self._rebuild()
+        self._table = _table_of(self._id_of_pointer)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -81,9 +82,10 @@ class TextIds:
 
     def _look_up(self, pointers: Column) -> tuple[Column, Column]:
         """Return the ids, and the places of those that the table doesn't know."""
-        slots = ((pointers * self._multiplier) >> self._shift).view(np.int64)
-        missed = np.flatnonzero(self._table_pointers.take(slots) != pointers)
-        return self._table_ids.take(slots), missed
+        table = self._table
+        slots = table.slots(pointers)
+        missed = np.flatnonzero(table.pointers.take(slots) != pointers)
+        return table.ids.take(slots), missed
 
     def _learn(self, pointers: list[int]) -> bool:
         """Give ids to the pointers that have none; return whether there were any."""
@@ -92,30 +94,45 @@ class TextIds:
         for pointer, text in zip(new, self._reader.read(new)):
             known[pointer] = numbers.setdefault(text, len(numbers))
         if new:
-            self._rebuild()
+            self._table = _table_of(known)
         return bool(new)
 
-    def _rebuild(self) -> None:
-        """Make the table anew; where two pointers share a slot, one of them stays a miss.
 
-        An empty slot holds pointer 0 and id 0, which is what NULL means anyway.
-        """
-        count = len(self._id_of_pointer)
-        pointers = np.fromiter(self._id_of_pointer, np.uint64, count)
-        bits = min(_MOST_BITS, max(_LEAST_BITS, (count * count // 4).bit_length()))
-        self._shift: Any = np.uint64(64 - bits)
-        fewest_misses = count + 1
-        for number in _MULTIPLIERS:
-            slots = ((pointers * number) >> self._shift).view(np.int64)
-            table = np.zeros(1 << bits, np.uint64)
-            table[slots] = pointers
-            misses = int(np.count_nonzero(table.take(slots) != pointers))
-            if misses < fewest_misses:
-                fewest_misses, self._multiplier, self._table_pointers = misses, number, table
-            if not misses:
-                break
-        slots = ((pointers * self._multiplier) >> self._shift).view(np.int64)
-        held = self._table_pointers.take(slots) == pointers
-        ids = np.fromiter(self._id_of_pointer.values(), np.uint64, count)
-        self._table_ids = np.zeros(1 << bits, np.uint64)
-        self._table_ids[slots[held]] = ids[held]
+@dataclass(frozen=True)
+class _Table:
+    """Slot of a pointer → the pointer that holds it, and its id.
+
+    An empty slot holds pointer 0 and id 0, which is what NULL means anyway.
+    """
+
+    multiplier: np.uint64
+    shift: np.uint64
+    pointers: Column
+    ids: Column
+
+    def slots(self, pointers: Column) -> Column:
+        slots: Column = ((pointers * self.multiplier) >> self.shift).view(np.int64)
+        return slots
+
+
+def _table_of(id_of_pointer: dict[int, int]) -> _Table:
+    """Return a table in which each pointer has its own slot, or nearly so.
+
+    Of pointers that share a slot the one met first holds it: what is met first is
+    frequent. The others stay misses.
+    """
+    count = len(id_of_pointer)
+    # backwards, since the last one written to a slot stays
+    pointers = np.fromiter(id_of_pointer, np.uint64, count)[::-1]
+    ids = np.fromiter(id_of_pointer.values(), np.uint64, count)[::-1]
+    bits = max(_LEAST_BITS, (count * count // 4).bit_length())
+    sizes = range(bits, _MOST_BITS + 1) or (_MOST_BITS,)
+    for bits, multiplier in itertools.product(sizes, _MULTIPLIERS):
+        empty = np.zeros(1 << bits, np.uint64)
+        table = _Table(multiplier, np.uint64(64 - bits), empty, np.zeros(1 << bits, np.uint64))
+        slots = table.slots(pointers)
+        table.pointers[slots] = pointers
+        table.ids[slots] = ids
+        if bits == _MOST_BITS or not (table.pointers.take(slots) != pointers).any():
+            break
+    return table
