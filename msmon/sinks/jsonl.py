@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ class _SessionLines:
         self.ended = False
         self._pairing = MarkerPairing()
         self._devices = set(progress.devices)
+        if progress.markers:
+            self._pairing.restore(*map(base64.b64decode, progress.markers))
 
     def write_records(self, seq: int, batch: Batch) -> None:
         if batch.kind == ActivityKind.Marker:
@@ -69,7 +72,9 @@ class _SessionLines:
     def commit(self) -> None:
         if self.seq == self.files.progress.seq:
             return
-        self.files.progress.devices = sorted(self._devices)
+        progress = self.files.progress
+        progress.devices = sorted(self._devices)
+        progress.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
         self.files.commit(self.seq)
         if self.ended:
             self.files.end()

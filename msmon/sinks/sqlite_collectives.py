@@ -7,6 +7,7 @@ Where there are step markers, the number is the step and the place within the st
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right, insort
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ STEP_NAME = re.compile(r"step[\s_:#=-]*(\d{1,15})$", re.IGNORECASE)
 
 NUMBERS_PER_STEP = 1_000_000
 KEPT_STEPS = 4096
+SAVED_STEPS = 16
 
 _STARTS = MarkerFlag.START | MarkerFlag.START_WITH_DEVICE
 
@@ -42,6 +44,25 @@ class CollectiveNumbering:
         self._device_starts: list[tuple[int, int]] = []
         self.last: dict[str, tuple[int, int]] = {}
         """Group → (step, next place within it)."""
+
+    def as_json(self) -> str:
+        """Return what is needed to go on numbering in another process."""
+        return json.dumps(
+            [
+                self.last,
+                list(self._step_of_id.items())[-SAVED_STEPS:],
+                self._host_starts[-SAVED_STEPS:],
+                self._device_starts[-SAVED_STEPS:],
+            ]
+        )
+
+    def restore(self, text: str) -> None:
+        """Go on from ``as_json``."""
+        last, ids, host, device = json.loads(text)
+        self.last = {group: (step, count) for group, (step, count) in last.items()}
+        self._step_of_id = dict(ids)
+        self._host_starts = [(time_ns, step) for time_ns, step in host]
+        self._device_starts = [(time_ns, step) for time_ns, step in device]
 
     def add_markers(self, batch: Batch) -> None:
         """Learn the steps that start in a batch of markers."""

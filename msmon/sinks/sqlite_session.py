@@ -7,7 +7,6 @@ and an interrupted session goes on exactly where it was written to.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -179,10 +178,10 @@ class SessionDatabase:
         self.written_seq = self._seq = state.pop("last_seq")
         self._rows.next_task_id = state.pop("next_task_id", 0)
         self._rows.next_op_id = state.pop("next_op_id", 0)
-        self._rows.numbering.last = {
-            group: (step, count)
-            for group, (step, count) in json.loads(state.pop("collectives", "{}")).items()
-        }
+        if "collectives" in state:
+            self._rows.numbering.restore(state["collectives"])
+        if "marker_records" in state:
+            self._rows.pairing.restore(state["marker_records"], state["marker_texts"])
         return True
 
     def _write_devices(self) -> None:
@@ -206,10 +205,13 @@ class SessionDatabase:
         if execute(update, (self._seq, self.written_seq)).rowcount != 1:
             raise SinkError(f"{self.path} is written by another daemon", "stop one of them")
         rows = self._rows
-        state = {
+        marker_records, marker_texts = rows.pairing.to_frames()
+        state: dict[str, Any] = {
             "next_task_id": rows.next_task_id,
             "next_op_id": rows.next_op_id,
-            "collectives": json.dumps(rows.numbering.last),
+            "collectives": rows.numbering.as_json(),
+            "marker_records": marker_records,
+            "marker_texts": marker_texts,
         }
         changed = [item for item in state.items() if self._state.get(item[0]) != item[1]]
         self._connection.executemany("INSERT OR REPLACE INTO MSMON_STATE VALUES (?,?)", changed)
