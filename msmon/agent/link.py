@@ -39,7 +39,7 @@ from msmon.errors import BusError
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 REFUSED_PAUSE_S = 10.0
-"""Between attempts when the daemon is there and does not want us."""
+"""Before the next hello when the daemon is there and does not want something from us."""
 
 CONNECT_LIMIT_S = 2.0
 """Then the endpoint is looked up again: a new daemon may have another key."""
@@ -86,6 +86,8 @@ class Link:
         self._last_problem = ""
         self._heartbeat_s = 2.0
         self._next_heartbeat_s = 0.0
+        self._greet_again_s = 0.0
+        """When to say hello again because the daemon refused something; 0: it has not."""
 
     # --- called from other threads ------------------------------------------------------
 
@@ -124,8 +126,7 @@ class Link:
             connection.wait_connected(CONNECT_LIMIT_S, self._ending)
             connection.send(self._hello())
             self._await_welcome(connection)
-            self._uplink.start_over()
-            self._next_heartbeat_s = 0.0
+            self._begin()
             while not self._finished(connection):
                 self._turn(connection)
             connection.send(Goodbye("exit"))
@@ -141,9 +142,17 @@ class Link:
                     self._pause_s = FIRST_PAUSE_S
                     self._note_problem("")
                     return
+                if isinstance(envelope.message, Refused):
+                    self._pause_s = REFUSED_PAUSE_S
+                    raise ConnectionLost(f"refused by the daemon: {envelope.message.reason}")
                 self._take(envelope.message, envelope.message_id)
             if time.monotonic() >= min(deadline_s, self._end_by_s or deadline_s):
                 raise ConnectionLost("the daemon does not answer the greeting")
+
+    def _begin(self) -> None:
+        self._uplink.start_over()
+        self._next_heartbeat_s = 0.0
+        self._greet_again_s = 0.0
 
     def _turn(self, connection: Connection) -> None:
         """Wait for something to do, then do all of it: control first, data after."""
@@ -167,8 +176,8 @@ class Link:
         elif isinstance(message, Acknowledged):
             self._uplink.acknowledge(message.session_id, message.seq)
         elif isinstance(message, Refused):
-            self._pause_s = REFUSED_PAUSE_S
-            raise ConnectionLost(f"the daemon refuses this process: {message.reason}")
+            self._note_problem(f"the daemon refused a message: {message.reason}")
+            self._greet_again_s = self._greet_again_s or time.monotonic() + REFUSED_PAUSE_S
 
     def _send_control(self, connection: Connection) -> None:
         for message_id, answer in self._notices.take_answers():
@@ -177,6 +186,10 @@ class Link:
         for message_id, answer in self._pending.overdue():
             connection.send(answer, message_id)
         now_s = time.monotonic()
+        if self._greet_again_s and now_s >= self._greet_again_s:
+            # perhaps it has forgotten us: a job can be suspended for longer than it remembers
+            connection.send(self._hello())
+            self._begin()
         if self._notices.take_changed() or now_s >= self._next_heartbeat_s:
             self.cpu_s = time.thread_time()
             connection.send(self._status())

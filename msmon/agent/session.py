@@ -5,7 +5,6 @@ Everything here runs on the collector's thread.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -62,7 +61,6 @@ class MonitoringSession:
         self._received: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
         self._untimed: Counter[str] = Counter()
-        self._window_received: Counter[str] = Counter()
         self._window_index = 0
         self._tick_s = TICK_S
 
@@ -149,7 +147,7 @@ class MonitoringSession:
         uplink = sum(self._uplink.dropped(self.session_id).values())
         if uplink:
             drops["uplink"] = uplink
-        return Counts(dict(self._received), dict(self._kept), dict(self._untimed), drops)
+        return Counts(dict(self._received), dict(+self._kept), dict(+self._untimed), drops)
 
     # --- records ----------------------------------------------------------------------
 
@@ -168,14 +166,11 @@ class MonitoringSession:
         for batch in batches:
             name = batch.kind.name
             self._received[name] += len(batch)
-            self._window_received[name] += len(batch)
             kept = self._filter.apply(batch)
-            if not len(kept):
-                continue
+            self._statistics.add(kept, received=len(batch))
             self._kept[name] += len(kept)
-            if self.settings.ship_records:
+            if self.settings.ship_records and len(kept):
                 self._uplink.put_records(self.session_id, kept)
-            self._statistics.add(kept)
         self._pace(self._recorder.buffers_read - buffers_before)
         self._losses.report(self._wall_ns(time.monotonic()))
 
@@ -203,10 +198,8 @@ class MonitoringSession:
             self._wall_ns(now_s),
             self._step(),
         )
-        window = dataclasses.replace(window, received=dict(self._window_received))
         self._untimed.update(window.untimed)
         self._uplink.put_window(self.session_id, window)
-        self._window_received.clear()
         self._window_index += 1
         self._window_start_s = now_s
         self._note_clock_jump(now_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from msmon.bus.messages import Goodbye, Hello, Records
+from msmon.bus.messages import Goodbye, Hello, Records, Refused
 
 STEADY = """
 msmon.init(rank=0)
@@ -52,9 +52,12 @@ def test_a_running_session_goes_on_with_a_new_daemon(daemon, job, wait_for):
 
 
 def test_what_is_not_acknowledged_is_sent_again_in_order(daemon, job):
-    started = job(
-        "msmon.init()\nfor line in sys.stdin:\n    record(KERNEL, 10)\n    print('done', flush=True)\n"
-    )
+    started = job("""
+msmon.init()
+for line in sys.stdin:
+    record(KERNEL, 10)
+    print("done", flush=True)
+""")
     daemon.await_hello()
     daemon.acknowledging = False
     daemon.command("monitor.start", kinds="Kernel", ship_records=True)
@@ -127,3 +130,11 @@ def test_the_log_says_once_why_there_is_no_connection(daemon, job, tmp_path, wai
     wait_for(lambda: "connected to the daemon" in path.read_text(), "the connection in the log")
     assert path.read_text().count(str(daemon.directory)) == 1
     assert stat.S_IMODE(path.stat().st_mode) & 0o007 == 0
+
+
+def test_a_refused_message_does_not_end_the_connection(daemon, job):
+    job(STEADY)
+    daemon.await_hello()
+    daemon.send(Refused("this session makes no sense"))
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    assert len(daemon.of_type(Hello)) == 1

@@ -1,0 +1,245 @@
+"""What the agent costs the job that it watches, with real native recording threads.
+
+Uses the C library double of the tests, so it needs a C compiler named cc. Measures:
+
+- CPU seconds of the collector's thread per million records, with statistics for every
+  operator, without and with a filter, against a loop that reads one ctypes structure
+  per record (which does less: it only sums);
+- how much slower a Python loop that never releases the GIL runs while the agent takes
+  100,000 records per second, agent on and off in turns, same records in both;
+- how far resident memory grows at 1,000,000 records per second, and whether it comes back.
+
+    python benchmarks/overhead.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from msmon.agent.collector import Collector
+from msmon.agent.log import AgentLog
+from msmon.agent.pending import PendingCommand
+from msmon.agent.uplink import Uplink
+from msmon.bus.messages import Answer
+from msmon.kinds import ActivityKind
+from msmon.records import FIELDS
+
+BUILD_LIBRARY = Path(__file__).resolve().parent.parent / "tests" / "native" / "build.py"
+
+FILTER = "Kernel:MatMul"
+CPU_RATE = 500_000
+CPU_SECONDS = 4.0
+LOOP_RATE = 100_000
+LOOP_TURNS = 6
+LOOP_TURN_SECONDS = 2.0
+MEMORY_RATE = 1_000_000
+MEMORY_SECONDS = 5.0
+MEMORY_BUDGET_MIB = 120.0
+CPU_BUDGET_S = 0.05
+
+
+class Recording:
+    """The double's native threads."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+
+    def start(self, records_per_second: int) -> None:
+        kinds = (ctypes.c_uint32 * 1)(ActivityKind.Kernel)
+        self._library.double_start_recording(
+            ctypes.c_size_t(1),
+            ctypes.c_uint64(records_per_second),
+            kinds,
+            ctypes.c_size_t(1),
+            ctypes.c_uint64(0),
+        )
+
+    def stop(self) -> None:
+        self._library.double_stop_recording()
+
+    def filled(self, count: int) -> ctypes.Array[ctypes.c_uint8]:
+        """Return memory that holds so many kernel records."""
+        kinds = (ctypes.c_uint32 * 1)(ActivityKind.Kernel)
+        data = (ctypes.c_uint8 * (count * 56))()
+        self._library.double_fill.restype = ctypes.c_size_t
+        self._library.double_fill(
+            data, ctypes.c_size_t(len(data)), kinds, ctypes.c_size_t(1), ctypes.c_uint64(count)
+        )
+        return data
+
+
+class Agent:
+    """The collector as in a job, commanded directly and without a daemon."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Answer] = {}
+        self._answered = threading.Event()
+        self.collector = Collector(
+            Uplink(lambda: None), lambda: -1, AgentLog(None), lambda: None, self._answer
+        )
+        self.collector.start()
+
+    def _answer(self, message_id: str, answer: Answer) -> None:
+        self._answers[message_id] = answer
+        self._answered.set()
+
+    def command(self, action: str, **fields: Any) -> None:
+        self._answered.clear()
+        self.collector.submit(PendingCommand(action, action, fields))
+        self._answered.wait()
+        answer = self._answers[action]
+        if not answer.ok:
+            raise SystemExit(f"{action}: {answer.text} {answer.next_step}")
+
+    def received(self) -> int:
+        return self.collector.state.counts.received.get("Kernel", 0)
+
+
+# --- processor time ----------------------------------------------------------------------------
+
+
+def cpu_per_million(agent: Agent, recording: Recording, filter_text: str) -> float:
+    agent.command("monitor.start", kinds="Kernel", filter=filter_text, report_interval_s=1.0)
+    recording.start(CPU_RATE)
+    time.sleep(1.0)
+    before = agent.collector.state
+    time.sleep(CPU_SECONDS)
+    after = agent.collector.state
+    recording.stop()
+    agent.command("monitor.stop")
+    records = after.counts.received["Kernel"] - before.counts.received["Kernel"]
+    return (after.cpu_s - before.cpu_s) / records * 1e6
+
+
+def kernel_structure() -> type[ctypes.Structure]:
+    types = {"<u4": ctypes.c_uint32, "<u8": ctypes.c_uint64}
+    fields = [
+        (name, ctypes.c_char_p if name in ("name", "type") else types[code])
+        for name, code in FIELDS[ActivityKind.Kernel]
+    ]
+    layout = {"_pack_": 1, "_layout_": "ms", "_fields_": fields}
+    return type("Kernel", (ctypes.Structure,), layout)
+
+
+def cpu_per_million_by_record(recording: Recording, count: int = 200_000) -> float:
+    structure = kernel_structure()
+    data = recording.filled(count)
+    address = ctypes.addressof(data)
+    totals: dict[tuple[int, bytes], list[int]] = {}
+    start_s = time.thread_time()
+    for position in range(address, address + len(data), 56):
+        record = structure.from_address(position)
+        total = totals.setdefault((record.device_id, record.name), [0, 0])
+        total[0] += 1
+        total[1] += record.end_ns - record.start_ns
+    return (time.thread_time() - start_s) / count * 1e6
+
+
+# --- slow-down of the job ----------------------------------------------------------------------
+
+
+def loop_speed(seconds: float) -> float:
+    """Return rounds per second of a loop that never lets go of the GIL by itself."""
+    rounds = 0
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        value = 0
+        for number in range(2000):
+            value = (value * 31 + number) & 0xFFFF
+        rounds += 1
+    return rounds / seconds
+
+
+def slow_down(agent: Agent, recording: Recording) -> tuple[float, float]:
+    """Return (on / off, noise): ratios of the loop's speed, medians over neighbouring turns.
+
+    The noise is the same ratio between turns that are both without the agent.
+    """
+    with_agent, without = [], []
+    recording.start(LOOP_RATE)
+    loop_speed(LOOP_TURN_SECONDS)
+    for _ in range(LOOP_TURNS):
+        before = loop_speed(LOOP_TURN_SECONDS)
+        agent.command("monitor.start", kinds="Kernel", report_interval_s=1.0)
+        during = loop_speed(LOOP_TURN_SECONDS)
+        agent.command("monitor.stop")
+        after = loop_speed(LOOP_TURN_SECONDS)
+        with_agent.append(2 * during / (before + after))
+        without.append(after / before)
+    recording.stop()
+    return statistics.median(with_agent), statistics.median(without)
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def memory_growth(agent: Agent, recording: Recording) -> tuple[float, float, float]:
+    """Return (growth at the peak in MiB, growth left when idle, records per second)."""
+    before = resident_mib()
+    agent.command("monitor.start", kinds="Kernel", report_interval_s=1.0)
+    recording.start(MEMORY_RATE)
+    peak = before
+    start_s = time.monotonic()
+    while time.monotonic() - start_s < MEMORY_SECONDS:
+        peak = max(peak, resident_mib())
+        time.sleep(0.01)
+    recording.stop()
+    elapsed_s = time.monotonic() - start_s
+    agent.command("monitor.stop")
+    gc.collect()
+    return peak - before, resident_mib() - before, agent.received() / elapsed_s
+
+
+# --- all of it ---------------------------------------------------------------------------------
+
+
+def with_library(measure: Callable[[Recording], None]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run([sys.executable, str(BUILD_LIBRARY), directory], check=True)
+        os.environ["ASCEND_HOME_PATH"] = directory
+        os.environ.pop("MSMON_SIMULATE", None)
+        measure(Recording(f"{directory}/lib64/libmspti.so"))
+
+
+def main() -> None:
+    with_library(measure_all)
+
+
+def measure_all(recording: Recording) -> None:
+    agent = Agent()
+    growth, left, rate = memory_growth(agent, recording)
+    print(f"memory at {rate:,.0f} records/s: +{growth:.0f} MiB, when idle +{left:.0f} MiB")
+    plain = cpu_per_million(agent, recording, "")
+    filtered = cpu_per_million(agent, recording, FILTER)
+    by_record = cpu_per_million_by_record(recording)
+    print(f"CPU seconds per million records: {plain:.3f}, with a filter {filtered:.3f}")
+    print(f"the same by ctypes, record by record: {by_record:.3f}")
+    ratio, noise = slow_down(agent, recording)
+    print(f"speed of a GIL-bound loop, agent on / off: {ratio:.4f} (off / off: {noise:.4f})")
+    print(f"RATIO cpu_by_record_over_agent {by_record / plain:.2f}")
+    print(f"RATIO cpu_by_record_over_agent_with_filter {by_record / filtered:.2f}")
+    print(f"RATIO cpu_budget_over_agent {CPU_BUDGET_S / plain:.2f}")
+    print(f"RATIO loop_speed_agent_on_over_off {ratio:.4f}")
+    print(f"RATIO memory_budget_over_growth {MEMORY_BUDGET_MIB / growth:.2f}")
+
+
+if __name__ == "__main__":
+    main()
