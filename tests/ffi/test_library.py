@@ -95,6 +95,18 @@ def test_a_preloaded_library_is_the_one_that_is_used(bare: dict[str, str], cann_
     assert _run(environ) == f"{path} (already in the process through LD_PRELOAD)\n"
 
 
+def test_preloading_opens_the_kinds_that_need_it(bare: dict[str, str], cann_root: Path) -> None:
+    libraries = cann_root / "lib64"
+    environ = {
+        **bare,
+        "LD_PRELOAD": str(libraries / "libmspti.so"),
+        "LD_LIBRARY_PATH": str(libraries),
+    }
+    enable = "mspti.enable(ActivityKind.Memory); print('enabled')"
+    code = f"from msmon.kinds import ActivityKind\n{_LOAD}\n{enable}"
+    assert _run(environ, code).splitlines()[1] == "enabled"
+
+
 def test_a_library_that_somebody_else_loaded_is_the_one_that_is_used(
     bare: dict[str, str], cann_root: Path, own_root: Path
 ) -> None:

@@ -17,7 +17,7 @@ _SIZES = {1: 56, 2: 56, 3: 48, 4: 56, 5: 64, 6: 56, 7: 56, 8: 24, 9: 72, 10: 48,
 
 @pytest.fixture
 def golden(native_double: Any) -> np.ndarray[Any, Any]:
-    """Two records of each kind back to back (tests/native/recording.c, double_golden)."""
+    """Two records of each kind back to back (tests/native/golden.c)."""
     memory = ctypes.create_string_buffer(4096)
     native_double.c.double_golden.restype = ctypes.c_size_t
     length = native_double.c.double_golden(memory)

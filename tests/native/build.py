@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOURCES = ("mspti_double.c", "recording.c")
+SOURCES = ("mspti_double.c", "buffers.c", "recording.c", "golden.c")
 STUBS = ("libprofapi.so", "libascendalog.so", "libascend_hal.so", "libascendcl.so", "libhccl.so")
 FLAGS = ("-O2", "-g", "-fPIC", "-shared", "-pthread", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 

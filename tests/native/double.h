@@ -14,6 +14,12 @@
 
 #include "mspti_abi.h"
 
+/* An integer from the environment. */
+int double_environment(const char *name, int otherwise);
+
+/* Whether buffer callbacks have been registered. */
+bool double_registered(void);
+
 /* Size of the record of a kind, 0 for an unknown one. */
 size_t double_record_size(uint32_t kind);
 

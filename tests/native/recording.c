@@ -1,5 +1,5 @@
 /* Records for the C library double: native threads that record at a rate, records from the
- * calling thread, buffers full of records for benchmarks, and golden bytes of every kind. */
+ * calling thread, and buffers full of records for benchmarks. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -202,71 +202,4 @@ MSPTI_EXPORT size_t double_fill(uint8_t *data, size_t size, const uint32_t *kind
         written += bytes;
     }
     return written;
-}
-
-/* Writes two records of each kind back to back. Every field of the n-th record (from 0) has a
- * value of its own: 1000 * (n + 1) + its place in the struct (kind: the kind; isAsync: n % 2;
- * bandWidth: half of it). Padding is filled with 0xA5. */
-MSPTI_EXPORT size_t double_golden(uint8_t *data) {
-    uint8_t *at = data;
-    for (uint32_t n = 0; n < 24; n++) {
-        uint32_t kind = n / 2 + 1;
-        uint64_t v = 1000 * (n + 1);
-        uint32_t w = (uint32_t)v;
-        anyRecord r;
-        memset(&r, 0xA5, sizeof r);
-#define TEXT(place) ((const char *)(v + (place)))
-        switch (kind) {
-        case KIND_MARKER:
-            r.marker.flag = w + 1, r.marker.sourceKind = w + 2, r.marker.timestamp = v + 3;
-            r.marker.id = v + 4, r.marker.objectId.pt.processId = w + 5;
-            r.marker.objectId.pt.threadId = w + 6, r.marker.name = TEXT(7), r.marker.domain = TEXT(8);
-            break;
-        case KIND_KERNEL:
-            r.kernel.start = v + 1, r.kernel.end = v + 2, r.kernel.ds.deviceId = w + 3;
-            r.kernel.ds.streamId = w + 4, r.kernel.correlationId = v + 5;
-            r.kernel.type = TEXT(6), r.kernel.name = TEXT(7);
-            break;
-        case KIND_HCCL:
-            r.hccl.start = v + 1, r.hccl.end = v + 2, r.hccl.ds.deviceId = w + 3;
-            r.hccl.ds.streamId = w + 4, r.hccl.bandWidth = (double)(v + 5) / 2;
-            r.hccl.name = TEXT(6), r.hccl.commName = TEXT(7);
-            break;
-        case KIND_MEMORY:
-            r.memory.memoryOperationType = w + 1, r.memory.memoryKind = w + 2;
-            r.memory.correlationId = v + 3, r.memory.start = v + 4, r.memory.end = v + 5;
-            r.memory.address = v + 6, r.memory.bytes = v + 7, r.memory.processId = w + 8;
-            r.memory.deviceId = w + 9, r.memory.streamId = w + 10;
-            break;
-        case KIND_MEMSET:
-            r.memset_.value = w + 1, r.memset_.bytes = v + 2, r.memset_.start = v + 3;
-            r.memset_.end = v + 4, r.memset_.deviceId = w + 5, r.memset_.streamId = w + 6;
-            r.memset_.correlationId = v + 7, r.memset_.isAsync = n % 2;
-            break;
-        case KIND_MEMCPY:
-            r.memcpy_.copyKind = w + 1, r.memcpy_.bytes = v + 2, r.memcpy_.start = v + 3;
-            r.memcpy_.end = v + 4, r.memcpy_.deviceId = w + 5, r.memcpy_.streamId = w + 6;
-            r.memcpy_.correlationId = v + 7, r.memcpy_.isAsync = n % 2;
-            break;
-        case KIND_EXTERNAL_CORRELATION:
-            r.external.externalKind = w + 1, r.external.externalId = v + 2;
-            r.external.correlationId = v + 3;
-            break;
-        case KIND_COMMUNICATION:
-            r.communication.dataType = w + 1, r.communication.count = v + 2;
-            r.communication.ds.deviceId = w + 3, r.communication.ds.streamId = w + 4;
-            r.communication.start = v + 5, r.communication.end = v + 6;
-            r.communication.algType = TEXT(7), r.communication.name = TEXT(8);
-            r.communication.commName = TEXT(9), r.communication.correlationId = v + 10;
-            break;
-        default:
-            r.api.start = v + 1, r.api.end = v + 2, r.api.pt.processId = w + 3;
-            r.api.pt.threadId = w + 4, r.api.correlationId = v + 5, r.api.name = TEXT(6);
-        }
-#undef TEXT
-        r.kind = kind;
-        memcpy(at, &r, double_record_size(kind));
-        at += double_record_size(kind);
-    }
-    return (size_t)(at - data);
 }
