@@ -16,7 +16,8 @@ from msmon.records import Column
 class Ledger:
     """Counts and summed durations per operator of every record that reached a buffer.
 
-    ``dropped`` counts records for which there was no buffer.
+    A range counts when its end is recorded, even if recording began within it. ``dropped``
+    counts records for which there was no buffer.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msmon.errors import UsageError
 from msmon.ffi.functions import FUNCTIONS
 from msmon.ffi.mspti import Mspti
 from msmon.ffi.results import Result
@@ -235,11 +236,12 @@ def load_simulated(environ: Mapping[str, str]) -> Mspti:
 
     Raises UsageError naming the option or variable that is wrong.
     """
-    simulation = SimulatedMspti(
-        parse_simulation(environ.get(VARIABLE, "1")),
-        SimulatedRank.from_environment(environ),
-        environ.get("LD_PRELOAD", ""),
-    )
+    options = parse_simulation(environ.get(VARIABLE, "1"))
+    directory = os.path.dirname(options.ledger) or "."
+    if options.ledger and not os.access(directory, os.W_OK):
+        raise UsageError(f"{VARIABLE}: ledger: {directory!r} is no directory to write to")
+    rank = SimulatedRank.from_environment(environ)
+    simulation = SimulatedMspti(options, rank, environ.get("LD_PRELOAD", ""))
     _loaded.append(simulation)
     atexit.register(simulation.close)
     return Mspti(simulation.addresses, origin="simulated")

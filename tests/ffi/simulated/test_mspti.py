@@ -165,5 +165,7 @@ def test_load_simulated_reads_the_environment() -> None:
     assert load_simulated({"MSMON_SIMULATE": "seed=1", "RANK": "1"}).origin == "simulated"
     with pytest.raises(UsageError, match="speed"):
         load_simulated({"MSMON_SIMULATE": "speed=1"})
+    with pytest.raises(UsageError, match="ledger"):
+        load_simulated({"MSMON_SIMULATE": "ledger=/nowhere/truth.json"})
     with pytest.raises(UsageError, match="RANK"):
         load_simulated({"MSMON_SIMULATE": "1", "RANK": "x"})

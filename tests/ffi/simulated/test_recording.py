@@ -24,8 +24,9 @@ from msmon.ffi.simulated.options import SimulatedRank
 from msmon.ffi.simulated.step import step_records
 from msmon.ffi.simulated.timeline import Timeline
 from msmon.ffi.simulated.workload import StepPlan
-from msmon.kinds import ActivityKind
+from msmon.kinds import NAMELESS_KINDS, ActivityKind
 from msmon.records import Batch
+from msmon.statistics import WindowStatistics, operator_rows
 
 FAST = "rate=50000,step_ms=20,preload=1"
 DEADLINE_S = 10
@@ -123,6 +124,25 @@ def test_ledger_has_the_operators_that_were_read(read) -> None:
                 assert device_id == 0
                 assert (names == name).sum() == totals.count
                 assert durations[names == name].sum() == totals.total_ns
+
+
+def test_window_statistics_agree_with_the_ledger(read) -> None:
+    reader = read()
+    reader.enable(*set(ActivityKind) - {ActivityKind.Marker})
+    reader.read_until(has_steps(reader, ActivityKind.Kernel, 4))
+    reader.stop()
+    statistics = WindowStatistics()
+    for batch in reader.batches:
+        statistics.add(batch)
+    counted = {
+        (row.kind, row.device_id, row.name): (row.count, row.total_ns)
+        for row in operator_rows(statistics.close(0, 0, 1))
+        if row.kind not in NAMELESS_KINDS
+    }
+    assert counted == {
+        key: (totals.count, totals.total_ns)
+        for key, totals in reader.simulation.ledger.operators.items()
+    }
 
 
 def test_records_carry_real_time_and_growing_ids(read) -> None:
@@ -272,7 +292,7 @@ SCRIPT = """
 import os, sys, warnings
 from msmon.ffi.simulated import load_simulated
 from msmon.ffi.arena import BufferArena
-from msmon.kinds import ActivityKind
+from msmon.kinds import NAMELESS_KINDS, ActivityKind
 mspti = load_simulated({"MSMON_SIMULATE": "rate=50000,step_ms=20,ledger=" + sys.argv[1]})
 arena = BufferArena(4, 1 << 20)
 mspti.register_callbacks(arena.request_address, arena.complete_address)
