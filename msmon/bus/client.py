@@ -17,7 +17,9 @@ from msmon import __version__
 from msmon.bus import sockets
 from msmon.bus.codec import decode, encode
 from msmon.bus.endpoints import Endpoint
+from msmon.bus.greeting import offered_mechanism
 from msmon.bus.messages import Hello, Message, Refused, Reply, Welcome
+from msmon.bus.sockets import LinkEvent, mechanism_mismatch
 from msmon.errors import (
     BusError,
     CommandRefused,
@@ -92,13 +94,22 @@ class Client:
                 if event.state == "connected":
                     return
                 if event.state == "refused":
-                    raise HandshakeRefused(f"{self._at}: {event.reason}", event.next_step)
+                    raise self._refusal(event)
             if self._watch.attempts_failed >= _REFUSED_ATTEMPTS:
                 raise DaemonUnreachable(
                     f"no daemon listens at {self._at}", "start msmon-daemon there"
                 )
             if not waited:
                 raise self._silence()
+
+    def _refusal(self, event: LinkEvent) -> HandshakeRefused:
+        """Tell a wrong key from a side that is not secured, which may look the same."""
+        secured = self._endpoint.server_public_key is not None
+        if not event.final:
+            offered = offered_mechanism(self._at)
+            if offered and (offered == "CURVE") != secured:
+                event = mechanism_mismatch(secured)
+        return HandshakeRefused(f"{self._at}: {event.reason}", event.next_step)
 
     def _silence(self) -> BusError:
         if self._watch.reached:
@@ -113,7 +124,10 @@ class Client:
 
     def _exchange(self, message: Message, deadline_s: float) -> Message:
         message_id = f"c{next(self._ids)}"
-        self._socket.send_multipart(encode(message, message_id), zmq.NOBLOCK)
+        try:
+            self._socket.send_multipart(encode(message, message_id), zmq.NOBLOCK)
+        except zmq.Again:
+            raise self._gone() from None
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._watch.socket, zmq.POLLIN)
@@ -134,7 +148,12 @@ class Client:
 
     def _require_connection(self) -> None:
         if any(event.state != "connected" for event in self._watch.events()):
-            raise DaemonUnreachable(f"the daemon at {self._at} went away before it answered")
+            raise self._gone()
+
+    def _gone(self) -> DaemonUnreachable:
+        return DaemonUnreachable(
+            f"the daemon at {self._at} went away before it answered", "see its log for the reason"
+        )
 
     @property
     def _at(self) -> str:

@@ -106,6 +106,30 @@ class LinkEvent:
     final: bool = False
 
 
+WRONG_SERVER_KEY = LinkEvent(
+    "refused",
+    "the daemon broke the handshake off: the public key that this side has for it is not its key",
+    "copy the daemon's public key again",
+)
+
+
+def mechanism_mismatch(secured: bool) -> LinkEvent:
+    """Return the refusal where one side is secured and the other isn't."""
+    if secured:
+        return LinkEvent(
+            "refused",
+            "the daemon runs with --insecure and this side expects a secured connection",
+            "use --insecure here too, or restart the daemon without it",
+            final=True,
+        )
+    return LinkEvent(
+        "refused",
+        "the daemon only takes secured connections and this side uses --insecure",
+        "leave --insecure out",
+        final=True,
+    )
+
+
 class HandshakeWatch:
     """The socket monitor of one connecting socket.
 
@@ -173,37 +197,18 @@ class HandshakeWatch:
         """A connection that ended during the handshake, without a word.
 
         The first time this may just as well be a mismatch of mechanisms, which
-        libzmq only names at the next attempt.
+        libzmq often only names at the next attempt.
         """
         self._broken_off_count += 1
-        if self._broken_off_count < 2:
-            return None
-        return LinkEvent(
-            "refused",
-            "the daemon broke the handshake off: the public key that this side has for it "
-            "is not its key",
-            "copy the daemon's public key again",
-        )
+        return WRONG_SERVER_KEY if self._broken_off_count > 1 else None
 
     def _protocol_failure(self, code: int) -> LinkEvent:
-        if code != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-            return LinkEvent(
-                "refused",
-                f"what listens there is no msmon daemon (ZMTP error {code:#x})",
-                "check host and port",
-                final=True,
-            )
-        if self._secured:
-            return LinkEvent(
-                "refused",
-                "the daemon runs with --insecure and this side expects a secured connection",
-                "use --insecure here too, or restart the daemon without it",
-                final=True,
-            )
+        if code == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            return mechanism_mismatch(self._secured)
         return LinkEvent(
             "refused",
-            "the daemon only takes secured connections and this side uses --insecure",
-            "leave --insecure out",
+            f"what listens there is no msmon daemon (ZMTP error {code:#x})",
+            "check host and port",
             final=True,
         )
 

@@ -137,7 +137,13 @@ class Streams:
         def done(result: OpenResult) -> None:
             self._on_loop(lambda: self._opened(stream, result))
 
-        self._outputs.open_session(stream.session, done)
+        try:
+            self._outputs.open_session(stream.session, done)
+        except MsmonError as error:  # the export's output can't be made at all
+            settings = dataclasses.replace(stream.session.settings, log_file="")
+            stream.session = dataclasses.replace(stream.session, settings=settings)
+            self._outputs.open_session(stream.session, lambda _: None)
+            self._opened(stream, error)
 
     def _opened(self, stream: Stream, result: OpenResult) -> None:
         stream.opened = result

@@ -1,0 +1,43 @@
+"""Asking a listening socket how it is secured, before any key is involved.
+
+libzmq hangs up on a peer with another mechanism or a wrong key without a word, and
+whether its monitor learns the reason depends on timing. The greeting of ZMTP 3.x
+(RFC 23) always names the mechanism, once half of ours is sent.
+"""
+
+from __future__ import annotations
+
+import socket
+
+_SIGNATURE_AND_MAJOR = b"\xff" + bytes(8) + b"\x7f\x03"
+_GREETING_BYTES = 64
+_MECHANISM = slice(12, 32)
+
+
+def offered_mechanism(url: str, timeout_s: float = 1.0) -> str:
+    """Return "CURVE" or "NULL" as offered at an ipc or tcp URL; empty if it isn't ZMTP 3."""
+    try:
+        with _connected(url, timeout_s) as connection:
+            connection.sendall(_SIGNATURE_AND_MAJOR)
+            greeting = b""
+            while len(greeting) < _GREETING_BYTES:
+                received = connection.recv(_GREETING_BYTES - len(greeting))
+                if not received:
+                    return ""
+                greeting += received
+    except OSError:
+        return ""
+    if greeting[0] != 0xFF or greeting[9] != 0x7F:
+        return ""
+    return greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
+
+
+def _connected(url: str, timeout_s: float) -> socket.socket:
+    transport, _, address = url.partition("://")
+    if transport == "ipc":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout_s)
+        connection.connect(address)
+        return connection
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout_s)

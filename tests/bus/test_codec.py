@@ -1,0 +1,199 @@
+"""Messages survive the wire; everything else is refused with the field named."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msmon.bus import codec, messages
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, decode, encode, message_id_of
+from msmon.bus.messages import (
+    Acknowledged,
+    GapReport,
+    Hello,
+    Records,
+    Reply,
+    SessionClosed,
+    Status,
+    StatusRequest,
+)
+from msmon.errors import MsmonError, ProtocolMismatch, UsageError
+from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary()
+plain = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(), scalars, max_size=3)
+
+
+def header(**fields) -> list[bytes]:
+    return [msgpack.packb({"v": [1, 0], "id": "7", **fields})]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello("1.2", "agent", ProcessInfo("node", 3, 4, job_id="123_4")),
+        Hello("1.2", "client"),
+        Status("idle", counts=Counts({"Kernel": 3}, drops={"mspti": None, "uplink": 2})),
+        GapReport("s", 9, Gap("slots", 1, 2, None)),
+        SessionClosed("s", 9, SessionEnd(5, "lost")),
+        Reply("ok", rows=[{"pid": 1, "files": ["/a"], "nested": {"deep": [1.5, None]}}]),
+    ],
+)
+def test_a_message_arrives_as_it_was_sent(message):
+    envelope = decode(encode(message, "7", [b"one", b"two"]))
+    assert envelope == codec.Envelope(message, "7", (b"one", b"two"))
+
+
+def test_every_message_type_is_known_by_its_name():
+    declared = {
+        kind.TYPE
+        for kind in vars(messages).values()
+        if isinstance(kind, type) and issubclass(kind, messages.Message) and kind.TYPE
+    }
+    assert set(codec.MESSAGE_TYPES) == declared
+    assert not any(
+        field.name in ("v", "type", "id")
+        for kind in codec.MESSAGE_TYPES.values()
+        for field in dataclasses.fields(kind)
+    )
+
+
+def test_numpy_numbers_and_bytes_that_are_no_utf8_can_be_sent():
+    status = Status("idle", counts=Counts({"Kernel": np.int64(3)}), cpu_s=np.float64(0.5))
+    assert decode(encode(status)).message.counts.received == {"Kernel": 3}
+    hello = Hello("1", "agent", ProcessInfo("n", 1, 2, command="a\udcff"))
+    assert decode(encode(hello)).message == hello
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"type": "hello", "version": "1", "role": "agent", "colour": 1}, "'colour'"),
+        ({"type": "hello", "version": "1"}, "'role' is missing"),
+        ({"type": "hello", "version": 1, "role": "agent"}, "'version' must be a text"),
+        (
+            {
+                "type": "hello",
+                "version": "1",
+                "role": "a",
+                "process": {"host": "n", "pid": True, "start_time": 1},
+            },
+            "'process.pid'",
+        ),
+        (
+            {
+                "type": "hello",
+                "version": "1",
+                "role": "a",
+                "process": {"host": "n", "pid": 1, "start_time": 1, "cwd": ""},
+            },
+            "'process.cwd'",
+        ),
+        ({"type": "status-request", "selection": {"pids": [1, "2"]}}, "'selection.pids[1]'"),
+        ({"type": "status", "state": "idle", "cpu_s": float("nan")}, "'cpu_s'"),
+        ({"type": "status", "state": "idle", "counts": {"kept": {"Kernel": 1.5}}}, "Kernel"),
+        ({"type": "monitor-request", "action": "start", "fields": []}, "'fields' must be a map"),
+        ({"type": "teleport"}, "'teleport'"),
+        ({"type": ["hello"]}, "unknown message type"),
+    ],
+)
+def test_a_wrong_field_is_named(fields, named):
+    with pytest.raises(UsageError, match="message") as caught:
+        decode(header(**fields))
+    assert named in caught.value.message
+
+
+def test_a_whole_number_serves_where_a_fraction_is_expected():
+    assert decode(header(type="status", state="idle", cpu_s=2)).message.cpu_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("version", "upgrade"), [([2, 0], "this msmon"), ([0, 9], "the daemon"), ([7, 1], "this msmon")]
+)
+def test_another_major_version_says_which_side_to_upgrade(version, upgrade):
+    frames = [msgpack.packb({"v": version, "type": "hello", "anything": 1})]
+    with pytest.raises(ProtocolMismatch) as caught:
+        decode(frames, sender="the daemon", receiver="this msmon")
+    assert caught.value.next_step.endswith(upgrade)
+    assert f"{version[0]}.{version[1]}" in caught.value.message
+
+
+def test_a_field_of_a_newer_minor_version_is_refused_with_both_versions():
+    frames = [msgpack.packb({"v": [1, 9], "type": "ack", "session_id": "s", "seq": 1, "new": 1})]
+    with pytest.raises(UsageError, match="'new'") as caught:
+        decode(frames)
+    assert "1.9" in caught.value.next_step
+    assert "1.0" in caught.value.next_step
+
+
+def test_the_protocol_version_is_this_one():
+    assert msgpack.unpackb(encode(StatusRequest())[0])["v"] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [],
+        [b""],
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [b"\xc1"],
+        [b"\xdf\xff\xff\xff\xff"],
+        [b"\x91" * 60_000],
+        [msgpack.packb({1: 2})],
+        [msgpack.packb({"v": [1, 0], "type": "status", "id": 5, "state": "idle"})],
+        [msgpack.packb({"v": [1, 0], "type": "status", "id": "x" * 65, "state": "idle"})],
+        [msgpack.packb({"v": "1.0", "type": "status", "state": "idle"})],
+        [msgpack.packb({"v": [1, 0], "type": "status", "state": "x" * 70_000})],
+        [msgpack.packb({"v": [1, 0], "type": "status", "state": b"idle"})],
+        [*encode(StatusRequest()), *[b""] * 9],
+        [*encode(StatusRequest()), bytes(MAX_PAYLOAD_FRAME_BYTES + 1)],
+    ],
+)
+def test_rubbish_and_excess_are_refused(raw):
+    with pytest.raises(UsageError):
+        decode(raw)
+
+
+def test_deep_nesting_is_refused():
+    deep: list = []
+    for _ in range(30):
+        deep = [deep]
+    with pytest.raises(UsageError, match="too deep"):
+        decode(header(type="status", state="idle", settings={"a": deep}))
+
+
+def test_a_large_answer_may_be_sent_and_nothing_else():
+    rows = [{"text": "x" * 1000}] * 1000
+    assert len(decode(encode(Reply("ok", rows=rows))).message.rows) == 1000
+    with pytest.raises(UsageError, match="too large"):
+        encode(Status("x" * 100_000))
+
+
+def test_the_id_of_a_broken_message_is_found():
+    assert message_id_of(header(type="nonsense")) == "7"
+    assert message_id_of([b"\xc1"]) == ""
+    assert message_id_of([]) == ""
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_any_bytes_are_decoded_or_refused(frames):
+    with pytest.raises(MsmonError):
+        decode(frames)
+
+
+@given(st.dictionaries(st.sampled_from(["v", "type", "id", "seq", "state", "fields"]), plain))
+def test_any_map_is_decoded_or_refused(values):
+    with contextlib.suppress(MsmonError):
+        decode([msgpack.packb({"v": [1, 0], "type": "ack", **values})])
+
+
+def test_a_batch_travels_with_its_frames():
+    message = Records("s", 2, 2, 1)
+    assert decode(encode(message, payload=[b"r", b"t"])).payload == (b"r", b"t")
+    assert decode(encode(Acknowledged("s", 2))).payload == ()
