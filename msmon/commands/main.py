@@ -32,6 +32,9 @@ COMMANDS: dict[str, Entry] = {
         "msmon.commands.npu_monitor", "npu_monitor", "Start, change and stop operator monitoring."
     ),
     "status": Entry("msmon.commands.status", "status", "Show every registered process."),
+    "convert": Entry(
+        "msmon.commands.convert", "convert_command", "Turn exported files into other formats."
+    ),
     "version": Entry("msmon.commands.version", "version", "Show the version of both sides."),
     "demo": Entry("msmon.commands.demo", "demo", "See it work here, without an NPU."),
 }

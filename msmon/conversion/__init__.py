@@ -1,1 +1,1 @@
-"""Conversion of exported files: sources that read them, outputs that write them anew."""
+"""Conversion of exported files: sources read them into batches, outputs write them anew."""

@@ -1,0 +1,62 @@
+"""``msmon convert``: exported files into other formats."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from msmon.conversion.output import Output
+from msmon.conversion.run import FORMATS, TRACE_NAME, Report, choose_output, convert, find_sources
+from msmon.conversion.source import Source
+from msmon.errors import UsageError
+
+
+@click.command("convert")
+@click.argument("inputs", nargs=-1, required=True, metavar="IN...", type=click.Path(path_type=Path))
+@click.option(
+    "--to", "target", required=True, type=click.Choice(FORMATS), help="Format of the output."
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Directory for db, jsonl, parquet and several workbooks (default: the current one); "
+    f"file for perfetto (default: {TRACE_NAME}) and for a single workbook.",
+)
+def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None) -> None:
+    """Convert exported files: DB and JSONL files, or directories of them.
+
+    Rotated JSONL files of a process are taken together. Damaged parts are skipped and
+    counted. perfetto puts all processes into one trace for https://ui.perfetto.dev or
+    chrome://tracing; parquet needs pip install 'msmon[parquet]'.
+    """
+    sources = find_sources(inputs)
+    try:
+        output = choose_output(target, out, sources)
+    except OSError as error:
+        raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
+    _show(_with_progress_bar(sources, output, target))
+
+
+def _with_progress_bar(sources: list[Source], output: Output, target: str) -> Report:
+    if not sys.stderr.isatty():
+        return convert(sources, output)
+    size_bytes = sum(source.size_bytes for source in sources)
+    label = f"converting to {target}"
+    with click.progressbar(length=size_bytes, label=label, file=sys.stderr) as bar:
+        return convert(sources, output, bar.update)
+
+
+def _show(report: Report) -> None:
+    for path in report.files:
+        click.echo(str(path))
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.records.items()))
+    click.echo(f"records: {counts or 'none'}", err=True)
+    if report.left_out:
+        click.echo(f"left out, as they have no place in this format: {report.left_out:,}", err=True)
+    if report.skipped:
+        click.echo(f"skipped damaged parts: {report.skipped:,}", err=True)
+    for problem in report.problems:
+        click.echo(problem, err=True)

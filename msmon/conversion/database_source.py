@@ -1,0 +1,304 @@
+"""Reading exported databases back into batches, msMonitor's files and msmon's.
+
+Tables are read one after the other; one that is damaged ends where the damage begins
+and the others go on. Values from 2^63 on are stored as value - 2^64. Not in a file, and
+therefore not restored: the stream of a collective, and whether calls of level "node" came
+from kind API or NodeAPI (taken for API).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msmon.conversion.building import BatchBuilder
+from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
+from msmon.conversion.source import Source
+from msmon.errors import SinkError
+from msmon.kinds import INVALID_ID, ActivityKind
+from msmon.records import Batch
+from msmon.sessions import UNKNOWN_RANK, Gap
+from msmon.sinks import sqlite_schema as schema
+from msmon.sinks.sqlite_file import open_for_reading
+
+_API_KINDS = {
+    10000: ActivityKind.API,
+    20000: ActivityKind.AclAPI,
+    5000: ActivityKind.RuntimeAPI,
+}
+_ROWS_AT_ONCE = 4096
+_U64 = 2**64
+_MARKER_TASK = "MsTx"
+_COPY_KINDS = {operation: copy_kind for copy_kind, operation in enumerate(schema.MEMCPY_OPERATIONS)}
+
+
+class DatabaseSource(Source):
+    """One database file. Raises SinkError when it can't be opened as one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__([path])
+        try:
+            self._connection = open_for_reading(path)
+            self._tables = {
+                name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")
+            }
+        except sqlite3.Error as error:
+            raise SinkError(f"can't read {path}: {error}", "is it an exported file?") from error
+        self._ready: list[Batch] = []
+        self._builders = {kind: BatchBuilder(kind, self._ready.append) for kind in ActivityKind}
+        self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
+        self._strings: dict[int, str] = {}
+        self._unnamed = 0
+        self._read_facts()
+
+    def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
+        readers = self._readers()
+        share = self.size_bytes // max(1, len(readers))
+        for table, (sql, read) in readers.items():
+            yield from self._read_table(table, sql, read)
+            advance(share)
+        self._joiner.flush()
+        for builder in self._builders.values():
+            builder.flush()
+        yield from self._take()
+        self.skipped += sum(builder.skipped for builder in self._builders.values())
+        if self._unnamed:
+            self.problems.append(
+                f"{self._unnamed} texts are missing from STRING_IDS; their numbers stand instead"
+            )
+        self._connection.close()
+
+    def _readers(self) -> dict[str, tuple[str, Callable[[Any], None]]]:
+        """Return table → (query, what to do with a row) for the tables that exist."""
+        api = "SELECT startNs, endNs, type, globalTid, connectionId, name FROM "
+        readers: dict[str, tuple[str, Callable[[Any], None]]] = {
+            "MSTX_EVENTS": (_HOST_EVENTS, self._host_event),
+            "CANN_API": (f"{api} CANN_API", self._api),
+            "MSMON_NODE_API": (f"{api} MSMON_NODE_API", self._node_api),
+            "COMMUNICATION_OP": (_COLLECTIVES, self._collective),
+            "TASK": (self._task_query(), self._task),
+            "MSMON_MEMORY": ("SELECT * FROM MSMON_MEMORY", self._memory),
+            "MSMON_HCCL": ("SELECT * FROM MSMON_HCCL", self._hccl),
+            "MSMON_EXTERNAL_CORRELATION": (
+                "SELECT * FROM MSMON_EXTERNAL_CORRELATION",
+                self._external_correlation,
+            ),
+            "MSMON_GAPS": (
+                "SELECT startNs, endNs, stage, kind, records, reason FROM MSMON_GAPS",
+                self._gap,
+            ),
+        }
+        return {table: reader for table, reader in readers.items() if table in self._tables}
+
+    def _read_table(self, table: str, sql: str, read: Callable[[Any], None]) -> Iterator[Batch]:
+        try:
+            cursor = self._connection.execute(sql)
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                for row in rows:
+                    try:
+                        read(row)
+                    except (TypeError, ValueError, OverflowError):
+                        self.skipped += 1
+                yield from self._take()
+        except sqlite3.Error as error:
+            self.skipped += 1
+            self.problems.append(f"table {table} is damaged: {error}")
+
+    def _take(self) -> list[Batch]:
+        taken = self._ready[:]
+        self._ready.clear()
+        return taken
+
+    def _add(self, kind: ActivityKind, *row: Any) -> None:
+        self._builders[kind].add(row)
+
+    def _text(self, number: int) -> str:
+        text = self._strings.get(number)
+        if text is None:
+            self._unnamed += 1
+            text = self._strings[number] = f"#{number}"
+        return text
+
+    # --- facts about the session ------------------------------------------------------
+
+    def _read_facts(self) -> None:
+        self._strings = dict(self._rows("STRING_IDS", "id, value"))
+        meta = dict(self._rows("META_DATA", "name, value"))
+        if "parallel_group_info" in meta:
+            self.notes["parallel_group_info"] = meta["parallel_group_info"]
+        for start_ns, end_ns in self._rows("SESSION_TIME_INFO", "startTimeNs, endTimeNs"):
+            self.start_ns, self.end_ns = start_ns, end_ns
+        for _, host in self._rows("HOST_INFO", "hostUid, hostName"):
+            self.process = dataclasses.replace(self.process, host=str(host))
+        for rank, _ in self._rows("RANK_DEVICE_MAP", "rankId, deviceId"):
+            if self.process.rank == UNKNOWN_RANK:
+                self.process = dataclasses.replace(self.process, rank=int(rank))
+        if not self.process.pid:
+            self._pid_from_rows()
+        levels = {level for (level,) in self._rows("CANN_API", "DISTINCT type")}
+        self.kinds = frozenset(_API_KINDS[level] for level in levels & set(_API_KINDS))
+
+    def _pid_from_rows(self) -> None:
+        for (pid,) in self._rows("TASK", "globalPid", "LIMIT 1"):
+            self.process = dataclasses.replace(self.process, pid=int(pid))
+
+    def _rows(self, table: str, columns: str, limit: str = "") -> list[tuple[Any, ...]]:
+        if table not in self._tables:
+            return []
+        try:
+            return self._connection.execute(f"SELECT {columns} FROM {table} {limit}").fetchall()
+        except sqlite3.Error as error:
+            self.problems.append(f"table {table} is damaged: {error}")
+            return []
+
+    # --- rows of each table -----------------------------------------------------------
+
+    def _task_query(self) -> str:
+        joined, columns = "", []
+        for table, column in (
+            ("COMPUTE_TASK_INFO", "name"),
+            ("MEMCPY_INFO", "size"),
+            ("MEMCPY_INFO", "memcpyOperation"),
+            ("MSMON_MEMSET", "size"),
+            ("MSMON_MEMSET", "value"),
+            ("MSTX_EVENTS", "message"),
+            ("MSTX_EVENTS", "domainId"),
+        ):
+            if table not in self._tables:
+                columns.append("NULL")
+                continue
+            columns.append(f"{table}.{column}")
+            if f" {table} " not in joined and table != "MSTX_EVENTS":
+                joined += f" LEFT JOIN {table} ON {table}.globalTaskId = TASK.globalTaskId "
+        return (
+            "SELECT TASK.startNs, TASK.endNs, TASK.deviceId, TASK.streamId, TASK.connectionId, "
+            f"TASK.taskType, {', '.join(columns)} FROM TASK{joined}{self._marker_join()}"
+        )
+
+    def _marker_join(self) -> str:
+        """Device markers take their texts from the host's; kernels must not find any."""
+        marker_types = [number for number, text in self._strings.items() if text == _MARKER_TASK]
+        if "MSTX_EVENTS" not in self._tables:
+            return ""
+        return (
+            " LEFT JOIN MSTX_EVENTS ON MSTX_EVENTS.connectionId = TASK.connectionId "
+            f"AND TASK.taskType = {marker_types[0] if marker_types else -1}"
+        )
+
+    def _task(self, row: Any) -> None:
+        start_ns, end_ns, device, stream, connection, type_id, name, *others = row
+        copy_size, operation, set_size, value, message, domain = others
+        type_text = self._text(type_id)
+        device, stream = _id32(device), _id32(stream)
+        if type_text == _MARKER_TASK:
+            number = (connection - schema.MARKER_CONNECTION_OFFSET) % _U64
+            mark = start_ns == end_ns
+            texts = ("", "") if message is None else (self._text(message), self._text(domain))
+            event = DeviceEvent(number, start_ns, end_ns, mark, device, stream, *texts)
+            self._joiner.device(event)
+            return
+        times = (_unsigned(start_ns), _unsigned(end_ns), device, stream, _unsigned(connection))
+        asynchronous = int(type_text.endswith("_ASYNC"))
+        if operation is not None:
+            copy_kind = _COPY_KINDS.get(operation, 0)
+            size = _unsigned(copy_size)
+            self._add(ActivityKind.MemCpy, copy_kind, size, *times, asynchronous)
+        elif value is not None:
+            self._add(ActivityKind.MemSet, value, _unsigned(set_size), *times, asynchronous)
+        else:
+            kernel_name = "" if name is None else self._text(name)
+            self._add(ActivityKind.Kernel, *times, type_text, kernel_name)
+
+    def _api(self, row: Any) -> None:
+        kind = _API_KINDS.get(row[2])
+        if kind is None:
+            self.skipped += 1
+            return
+        self._add(kind, *self._api_values(row))
+
+    def _node_api(self, row: Any) -> None:
+        self._add(ActivityKind.NodeAPI, *self._api_values(row))
+
+    def _api_values(self, row: Any) -> tuple[Any, ...]:
+        start_ns, end_ns, level, global_tid, connection, name = row
+        if connection >> schema.LEVEL_CONNECTION_SHIFT == level:
+            connection -= level << schema.LEVEL_CONNECTION_SHIFT
+        process_id, thread_id = _split_tid(global_tid)
+        times = (_unsigned(start_ns), _unsigned(end_ns))
+        return (*times, process_id, thread_id, _unsigned(connection), self._text(name))
+
+    def _collective(self, row: Any) -> None:
+        start_ns, end_ns, connection, group, data_type, algorithm, count, name, device = row
+        self._add(
+            ActivityKind.Communication, data_type, _unsigned(count), _id32(device), INVALID_ID,
+            _unsigned(start_ns), _unsigned(end_ns), self._text(algorithm), self._text(name),
+            self._text(group), _unsigned(connection),
+        )  # fmt: skip
+
+    def _host_event(self, row: Any) -> None:
+        start_ns, end_ns, event_type, message, global_tid, end_tid, domain, connection = row
+        self._joiner.host(
+            HostEvent(
+                (connection - schema.MARKER_CONNECTION_OFFSET) % _U64,
+                start_ns,
+                end_ns,
+                event_type == schema.EVENT_MARK,
+                *_split_tid(global_tid),
+                *_split_tid(end_tid),
+                self._text(message),
+                self._text(domain),
+            )
+        )
+
+    def _memory(self, row: Any) -> None:
+        start_ns, end_ns, operation, memory_kind, address, size, device, stream, pid, link = row
+        self._add(
+            ActivityKind.Memory, operation, memory_kind, _unsigned(link), _unsigned(start_ns),
+            _unsigned(end_ns), _unsigned(address), _unsigned(size), pid, _id32(device),
+            _id32(stream),
+        )  # fmt: skip
+
+    def _hccl(self, row: Any) -> None:
+        start_ns, end_ns, device, stream, bandwidth, name, group = row
+        self._add(
+            ActivityKind.Hccl, _unsigned(start_ns), _unsigned(end_ns), _id32(device),
+            _id32(stream), bandwidth, self._text(name), self._text(group),
+        )  # fmt: skip
+
+    def _external_correlation(self, row: Any) -> None:
+        external_kind, external_id, connection = row
+        self._add(
+            ActivityKind.ExternalCorrelation, external_kind, _unsigned(external_id),
+            _unsigned(connection),
+        )  # fmt: skip
+
+    def _gap(self, row: Any) -> None:
+        start_ns, end_ns, stage, kind, records, reason = row
+        counts = None if records is None else {str(kind): int(records)}
+        self.gaps.append(Gap(str(stage), start_ns, end_ns, counts, str(reason)))
+
+
+_HOST_EVENTS = (
+    "SELECT startNs, endNs, eventType, message, globalTid, endGlobalTid, domainId, connectionId "
+    "FROM MSTX_EVENTS"
+)
+_COLLECTIVES = (
+    "SELECT startNs, endNs, connectionId, groupName, dataType, algType, count, opType, deviceId "
+    "FROM COMMUNICATION_OP"
+)
+
+
+def _unsigned(value: int) -> int:
+    return value % _U64
+
+
+def _id32(value: int) -> int:
+    return value & INVALID_ID
+
+
+def _split_tid(global_tid: int) -> tuple[int, int]:
+    unsigned = _unsigned(global_tid)
+    return unsigned >> 32, unsigned & INVALID_ID

@@ -1,0 +1,145 @@
+"""Reading JSONL files back into batches, skipping and counting what is damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from msmon.conversion.building import VALUE_ERRORS, BatchBuilder
+from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
+from msmon.conversion.source import Source
+from msmon.kinds import ActivityKind, CommunicationDataType
+from msmon.records import FIELDS, Batch
+from msmon.sessions import UNKNOWN_RANK, Gap
+from msmon.sinks.jsonl_records import LINE_SHAPES
+
+_OTHER_KEYS = {
+    "name": "name",
+    "type": "type",
+    "comm_name": "commName",
+    "alg_type": "algType",
+    "data_type": "dataType",
+    "bandwidth_gb_per_s": "bandWidth",
+}
+"""Field → key, for the values that a line does not hold as plain integers."""
+
+_DATA_TYPES = {item.name: item.value for item in CommunicationDataType}
+
+
+def keys_of(kind: ActivityKind) -> tuple[str, ...]:
+    """Return the key of each field of a kind, in the order of the record's fields."""
+    plain = {
+        source: key for key, source in LINE_SHAPES[kind].values.items() if isinstance(source, str)
+    }
+    fields = [name for name, _ in FIELDS[kind] if name != "kind"]
+    return tuple(plain.get(field) or _OTHER_KEYS[field] for field in fields)
+
+
+class JsonlSource(Source):
+    """The lines of one process, rotated over one or several files."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__(paths)
+        self.kinds = frozenset(_kinds_in(self.paths))
+        self._ready: list[Batch] = []
+        self._builders = {kind: BatchBuilder(kind, self._ready.append) for kind in ActivityKind}
+        self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
+        self._readers = {kind.name: self._reader(kind) for kind in LINE_SHAPES}
+        self._readers["Marker"] = self._read_marker
+        self._readers["gap"] = self._read_gap
+        self._readers["parallel_group_info"] = self._read_group_info
+        self._readers["rank_device_map"] = self._read_rank
+
+    def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
+        for path in self.paths:
+            with path.open("rb") as file:
+                for line in file:
+                    self._read_line(line)
+                    advance(len(line))
+                    if self._ready:
+                        yield from self._take()
+        self._joiner.flush()
+        for builder in self._builders.values():
+            builder.flush()
+        yield from self._take()
+        self.skipped += sum(builder.skipped for builder in self._builders.values())
+
+    def _take(self) -> list[Batch]:
+        taken = self._ready[:]
+        self._ready.clear()
+        return taken
+
+    def _read_line(self, line: bytes) -> None:
+        if line.isspace():
+            return
+        try:
+            values = json.loads(line)
+            self._readers[values["kind"]](values)
+        except (*VALUE_ERRORS, KeyError, RecursionError):
+            self.skipped += 1
+
+    def _reader(self, kind: ActivityKind) -> Callable[[dict[str, Any]], None]:
+        add = self._builders[kind].add
+        row_of = itemgetter(*keys_of(kind))
+        if kind is not ActivityKind.Communication:
+            return lambda values: add(row_of(values))
+
+        def read_communication(values: dict[str, Any]) -> None:
+            unknown = CommunicationDataType.INVALID_TYPE.value
+            values["dataType"] = _DATA_TYPES.get(values["dataType"], unknown)
+            add(row_of(values))
+
+        return read_communication
+
+    def _read_marker(self, values: dict[str, Any]) -> None:
+        number, start_ns, end_ns = values["id"], values["startNs"], values["endNs"]
+        mark = start_ns == end_ns
+        if values["sourceKind"] == "Device":
+            self._joiner.device(
+                DeviceEvent(
+                    number,
+                    start_ns,
+                    end_ns,
+                    mark,
+                    values["deviceId"],
+                    values["streamId"],
+                    values["name"],
+                    values["domain"],
+                )
+            )
+            return
+        place = (values["processId"], values["threadId"])
+        self._joiner.host(
+            HostEvent(
+                number, start_ns, end_ns, mark, *place, *place, values["name"], values["domain"]
+            )
+        )
+
+    def _read_gap(self, values: dict[str, Any]) -> None:
+        names = [field.name for field in dataclasses.fields(Gap)]
+        keys = ("stage", "startNs", "endNs", "records", "reason")
+        self.gaps.append(Gap(**dict(zip(names, itemgetter(*keys)(values)))))
+
+    def _read_group_info(self, values: dict[str, Any]) -> None:
+        self.notes["parallel_group_info"] = str(values["value"])
+
+    def _read_rank(self, values: dict[str, Any]) -> None:
+        if self.process.rank == UNKNOWN_RANK:
+            self.process = dataclasses.replace(self.process, rank=int(values["rank"]))
+
+
+def _kinds_in(paths: Iterable[Path]) -> Iterator[ActivityKind]:
+    """Yield the kinds whose lines occur, by a plain search: outputs want to know beforehand."""
+    wanted = {kind: f'"kind":"{kind.name}"'.encode() for kind in ActivityKind}
+    for path in paths:
+        if path.stat().st_size == 0:
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            for kind, needle in wanted.items():
+                if text.find(needle) >= 0:
+                    yield kind

@@ -1,0 +1,130 @@
+"""What every output of a conversion does, and the outputs that a sink already writes."""
+
+from __future__ import annotations
+
+import abc
+import os
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from msmon.conversion.source import Source
+from msmon.kinds import format_kinds
+from msmon.options import MONITOR_OPTION
+from msmon.records import Batch
+from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sinks.base import Sink
+from msmon.sinks.jsonl import JsonlSink
+from msmon.sinks.sqlite import SqliteSink
+
+_RECORDS_PER_COMMIT = 500_000
+_LINES_PER_FILE = int(MONITOR_OPTION["jsonl_rotate_lines"].maximum or 0)
+
+
+class Output(abc.ABC):
+    """Takes the records of one source after the other.
+
+    Methods raise SinkError or OSError. ``left_out`` counts records that the format has
+    no place for. After :meth:`discard` nothing of an unfinished file is left.
+    """
+
+    def __init__(self) -> None:
+        self.left_out = 0
+
+    @abc.abstractmethod
+    def begin(self, source: Source) -> None:
+        """Begin with the records of a source."""
+
+    @abc.abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Write records of the current source."""
+
+    @abc.abstractmethod
+    def end(self, source: Source) -> None:
+        """End the current source, whose notes and gaps are known now."""
+
+    @abc.abstractmethod
+    def finish(self) -> list[Path]:
+        """Complete everything; return the files made."""
+
+    @abc.abstractmethod
+    def discard(self) -> None:
+        """Remove what is unfinished."""
+
+
+class ExportOutput(Output):
+    """DB or JSONL files, written by the daemon's own sinks under the names they give them.
+
+    They are written in a scratch directory and moved when all are complete.
+    """
+
+    def __init__(self, export_type: str, directory: Path) -> None:
+        super().__init__()
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._scratch = tempfile.TemporaryDirectory(dir=directory, prefix=".msmon-convert.")
+        self._export_type = export_type
+        self._sink: Sink = SqliteSink() if export_type == "DB" else JsonlSink()
+        self._session_id = ""
+        self._seq = 1
+        self._uncommitted = 0
+
+    def begin(self, source: Source) -> None:
+        """Open the files of one more session."""
+        self._session_id = uuid.uuid4().hex
+        self._seq = 1
+        settings = MonitorSettings(
+            kinds=format_kinds(source.kinds),
+            log_file=self._scratch.name,
+            export_type=self._export_type,
+            jsonl_rotate_lines=_LINES_PER_FILE,
+        )
+        start_ns = source.start_ns or time.time_ns()
+        session = SessionInfo(self._session_id, source.process, settings, start_ns)
+        self._sink.open_session(session)
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch; committed now and then, so that no journal grows large."""
+        self._sink.write_records(self._session_id, self._next_seq(), batch)
+        self._uncommitted += len(batch)
+        if self._uncommitted >= _RECORDS_PER_COMMIT:
+            self._sink.commit()
+            self._uncommitted = 0
+
+    def end(self, source: Source) -> None:
+        """Write notes and gaps, also one for what could not be read, and close the session."""
+        for gap in (*source.gaps, *_unread(source)):
+            self._sink.write_gap(self._session_id, self._next_seq(), gap)
+        for key, value in source.notes.items():
+            self._sink.write_note(self._session_id, self._next_seq(), key, value)
+        end = SessionEnd(source.end_ns or time.time_ns(), "converted")
+        self._sink.close_session(self._session_id, self._next_seq(), end)
+        self._sink.commit()
+
+    def finish(self) -> list[Path]:
+        """Move the files to their place; a file of that name there is never replaced."""
+        self._sink.close()
+        made = []
+        for path in sorted(Path(self._scratch.name).glob("msmonitor_*")):
+            target = self._directory / path.name
+            os.link(path, target)
+            made.append(target)
+        self._scratch.cleanup()
+        return made
+
+    def discard(self) -> None:
+        """Remove the scratch directory."""
+        self._sink.close()
+        self._scratch.cleanup()
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+
+def _unread(source: Source) -> list[Gap]:
+    if not source.skipped:
+        return []
+    reason = f"{source.skipped} parts of {source.paths[0].name} could not be read"
+    return [Gap("decode", source.start_ns, source.end_ns, None, reason)]

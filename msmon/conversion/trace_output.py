@@ -1,0 +1,48 @@
+"""The Perfetto output of a conversion: all sources in one trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msmon.conversion.output import Output
+from msmon.conversion.perfetto import PerfettoTrace, TraceProcess
+from msmon.conversion.source import Source
+from msmon.kinds import ActivityKind
+from msmon.markers import MarkerPairing
+from msmon.records import Batch
+
+
+class TraceOutput(Output):
+    """One trace file; every source is a process in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._trace = PerfettoTrace(path)
+        self._process: TraceProcess | None = None
+        self._pairing = MarkerPairing()
+
+    def begin(self, source: Source) -> None:
+        """Add a process."""
+        self._process = self._trace.process(source.process)
+        self._pairing = MarkerPairing()
+
+    def write(self, batch: Batch) -> None:
+        """Draw records."""
+        assert self._process is not None
+        if batch.kind is ActivityKind.Marker:
+            self._process.write_markers(self._pairing.add(batch))
+        else:
+            self._process.write(batch)
+
+    def end(self, source: Source) -> None:
+        assert self._process is not None
+        self.left_out += self._process.untimed
+
+    def finish(self) -> list[Path]:
+        self._trace.close()
+        return [self._path]
+
+    def discard(self) -> None:
+        self._trace.discard()
