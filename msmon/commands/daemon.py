@@ -20,13 +20,26 @@ from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
 from msmon.bus.keys import keys_directory
 from msmon.bus.outputs import OnCommit
 from msmon.bus.runtime import LocalAccess
+from msmon.commands.parameters import option_from
 from msmon.errors import BusError, MsmonError, UsageError
+from msmon.options import Option, real_number
 from msmon.sinks.catalog import describe_sinks, parse_sink_option
 from msmon.sinks.outlet import Outlet
 from msmon.sinks.outputs import Outputs
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_PORT = 65535
+
+HEARTBEAT = Option(
+    "heartbeat_s",
+    "--heartbeat-s",
+    "Seconds between signs of life of a process; after four without one it is lost.",
+    real_number,
+    default=Timing().heartbeat_s,
+    minimum=0.05,
+    maximum=60.0,
+    metavar="SECONDS",
+)
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -111,13 +124,7 @@ def listen_url(host: str, port: int, insecure: bool, force: bool) -> str:
 @click.option(
     "--insecure-anywhere", is_flag=True, help="Let --insecure listen beyond loopback addresses."
 )
-@click.option(
-    "--heartbeat-s",
-    type=click.FloatRange(0.05, 60.0),
-    default=Timing().heartbeat_s,
-    show_default=True,
-    help="Seconds between signs of life; after four without one a process is lost.",
-)
+@option_from(HEARTBEAT)
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
@@ -136,7 +143,7 @@ def daemon(
     metric_log_dir: str | None,
     insecure: bool,
     insecure_anywhere: bool,
-    heartbeat_s: float,
+    heartbeat_s: float | None,
     log_level: str,
 ) -> None:
     """Serve the monitored processes and the msmon commands of this machine.
@@ -156,7 +163,7 @@ def daemon(
         ),
         insecure=insecure,
         access=LocalAccess.parse(others),
-        timing=Timing(heartbeat_s=heartbeat_s),
+        timing=Timing(HEARTBEAT.default if heartbeat_s is None else heartbeat_s),
     )
     outlets = _outlets(sinks, metric_log_dir)
 
