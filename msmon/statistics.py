@@ -8,6 +8,7 @@ of other intervals or ranks can be merged without loss.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class WindowStatistics:
         (None: as many as passed).
 
         Records whose start or end is 0, or whose end lies before their start, are
-        counted as untimed and left out; of markers, the ranges and marks.
+        counted as untimed and left out. Of markers that are ranges and marks, and
+        the records that found no counterpart.
         """
         kind = batch.kind
         self._received[kind.name] += len(batch) if received is None else received
@@ -70,7 +72,9 @@ class WindowStatistics:
         if not len(batch) or kind == ActivityKind.ExternalCorrelation:
             return
         if kind == ActivityKind.Marker:
-            self._add_durations(marker_durations(self._pairing.add(batch)))
+            pairs = self._pairing.add(batch)
+            self._untimed[kind.name] += pairs.orphan_ends + pairs.evicted_starts
+            self._add_durations(marker_durations(pairs))
         else:
             self._add_durations(durations_of(batch))
 
@@ -197,7 +201,7 @@ class OperatorRow:
     @property
     def mean_ns(self) -> float:
         """Mean duration in ns."""
-        return self.total_ns / self.count
+        return self.total_ns / self.count if self.count else 0.0
 
 
 def operator_rows(window: Window) -> list[OperatorRow]:
@@ -213,14 +217,17 @@ def quantile_ns(window: Window, operator_index: int, q: float) -> float:
     """Return the ``q`` quantile (0 to 1) of an operator's durations in ns.
 
     It is the middle of the bucket that holds the record of that rank, within the
-    operator's minimum and maximum: off by 6.3 % at most.
+    operator's minimum and maximum: off by 6.3 % at most. Without records it is 0.
     """
     operator = window.operators[operator_index]
     low, high = int(operator["min_ns"]), int(operator["max_ns"])
     if q <= 0 or q >= 1:
         return float(low if q <= 0 else high)
-    first, last = np.searchsorted(window.buckets["operator"], [operator_index, operator_index + 1])
-    mine = window.buckets[first:last]
+    owners = window.buckets["operator"]
+    first = bisect_left(owners, operator_index)
+    mine = window.buckets[first : bisect_left(owners, operator_index + 1, first)]
+    if not len(mine):
+        return 0.0
     ranks = np.cumsum(mine["count"])
     place = int(np.searchsorted(ranks, np.ceil(q * int(ranks[-1]))))
     lower, upper = bucket_bounds_ns(int(mine["bucket"][place]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from msmon.kinds import ActivityKind
 from msmon.records import Column, decode_texts, encode_texts
 
 OPERATOR_DTYPE = np.dtype(
@@ -93,6 +94,8 @@ class Window:
         rows = np.frombuffer(operators, OPERATOR_DTYPE)
         filled = np.frombuffer(buckets, BUCKET_DTYPE)
         texts = decode_texts(names)
+        if not np.isin(rows["kind"], [int(kind) for kind in ActivityKind]).all():
+            raise ValueError("a window has an operator of an unknown kind")
         if len(rows) and max(int(rows["name"].max()), int(rows["domain"].max())) >= len(texts):
             raise ValueError("a window refers to a name that was not sent")
         if len(filled) and int(filled["operator"].max()) >= len(rows):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmon.kinds import API_KINDS, ActivityKind, MarkerFlag, MemcpyKind
+from msmon.markers import LATE_BATCHES
 from msmon.records import DTYPES, Batch
 from msmon.statistics import WindowStatistics, merge, operator_rows, quantile_ns
 from msmon.windows import Window, bucket_of
@@ -199,6 +200,13 @@ def test_a_mark_lasts_no_time() -> None:
     assert operators(close(statistics)) == {
         (ActivityKind.Marker, -1, "epoch", "domain"): (1, 0, 0, 0)
     }
+
+
+def test_markers_without_a_counterpart_are_untimed() -> None:
+    statistics = WindowStatistics()
+    for number in range(LATE_BATCHES + 1):
+        statistics.add(markers([(number + 1, MarkerFlag.END, 50, "")]))
+    assert close(statistics).untimed == {"Marker": 1}
 
 
 @pytest.mark.parametrize("distinct", [8, 3000])

@@ -19,6 +19,7 @@ from msmon.windows import (
 
 def window(names: tuple[str, ...] = ("", "MatMul")) -> Window:
     operators = np.zeros(1, OPERATOR_DTYPE)
+    operators["kind"] = 2
     operators["name"] = 1
     return Window(0, 0, 1, operators, np.zeros(1, BUCKET_DTYPE), names)
 
@@ -54,6 +55,7 @@ def test_a_window_survives_its_frames() -> None:
     [
         ((b"x", b"", b""), "cut short"),
         ((b"", b"x", b""), "cut short"),
+        ((bytes(OPERATOR_DTYPE.itemsize), b"", b""), "unknown kind"),
         ((window().operators.tobytes(), b"", b""), "name that was not sent"),
         ((b"", window().buckets.tobytes(), b""), "operator that was not sent"),
     ],
