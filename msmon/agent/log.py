@@ -58,12 +58,11 @@ class AgentLog:
     @staticmethod
     def _append(path: Path, line: bytes) -> None:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
+            path.replace(path.with_suffix(".log.1"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o640)
         try:
-            if os.fstat(descriptor).st_size > MAX_FILE_BYTES:
-                path.replace(path.with_suffix(".log.1"))
-            else:
-                os.write(descriptor, line)
+            os.write(descriptor, line)
         finally:
             os.close(descriptor)
