@@ -156,8 +156,8 @@ class Monitoring:
         }
         if action == "start" and answer.ok and answer.session_id:
             row |= await self._outputs_row(process, answer.session_id, deadline_s)
-        elif action == "stop" and answer.ok:
-            row["files"] = list(self._outputs.files(answer.session_id))
+        elif action == "stop" and answer.ok and answer.session_id:
+            row |= await self._written_row(answer, deadline_s)
         return row
 
     async def _outputs_row(
@@ -173,6 +173,14 @@ class Monitoring:
             text = f"{opened.message}; monitoring was stopped again"
             return {"ok": False, "text": text, "next_step": opened.next_step}
         return {"files": list(opened)}
+
+    async def _written_row(self, answer: Answer, deadline_s: float) -> dict[str, Any]:
+        """Return which files an ended session has written, once they are complete."""
+        remaining_s = max(0.0, deadline_s - time.monotonic())
+        row: dict[str, Any] = {"files": list(self._outputs.files(answer.session_id))}
+        if not await self._streams.written(answer.session_id, remaining_s):
+            row["text"] = f"{answer.text}; its outputs are still being written"
+        return row
 
     async def _ask(
         self, process: Process, action: str, fields: dict[str, Any], deadline_s: float

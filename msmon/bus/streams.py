@@ -38,6 +38,7 @@ StreamMessage = Union[SessionOpened, Records, WindowReport, SessionNote, GapRepo
 STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed)
 
 MAX_OPEN_SESSIONS_PER_PROCESS = 8
+WRITTEN_POLL_S = 0.02
 _KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
 
 OpenResult = Union["tuple[str, ...]", MsmonError]
@@ -212,6 +213,16 @@ class Streams:
             return future.result()
         self._waiting.pop(session_id, None)
         return None
+
+    async def written(self, session_id: str, timeout_s: float) -> bool:
+        """Wait until a session has ended and its outputs hold all of it; False: not in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            stream = self._streams.get(session_id)
+            if stream is not None and stream.closed and stream.safe_seq >= stream.last_seq:
+                return True
+            await asyncio.sleep(WRITTEN_POLL_S)
+        return False
 
     def expire(self, now_s: float) -> None:
         """Close the sessions of processes gone for the grace; forget those long closed."""

@@ -77,7 +77,7 @@ class Cluster:
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise MsmonError(
-                    f"the {name} ended with exit code {process.returncode}", self._tail(name)
+                    f"{name} ended by itself, exit code {process.returncode}", self._tail(name)
                 )
 
     def stop(self) -> None:
