@@ -189,20 +189,28 @@ class MarkerPairing:
     def _with_strings(self, events: Column) -> tuple[Column, tuple[str, ...]]:
         """Renumber texts so that the events carry only their own; forget the unused."""
         ours = list(self._texts)
-        used = np.unique(np.concatenate([events["name"], events["domain"], [np.uint32(0)]]))
-        events["name"] = np.searchsorted(used, events["name"])
-        events["domain"] = np.searchsorted(used, events["domain"])
+        used = _renumber(events, len(ours))
         strings = tuple(ours[number] for number in used.tolist())
         if len(ours) > 2 * len(self._waiting) + 4096:
             self._forget_texts(ours)
         return events, strings
 
     def _forget_texts(self, ours: list[str]) -> None:
-        waiting = self._waiting
-        used = np.unique(np.concatenate([waiting["name"], waiting["domain"], [np.uint32(0)]]))
+        used = _renumber(self._waiting, len(ours))
         self._texts = {ours[number]: place for place, number in enumerate(used.tolist())}
-        waiting["name"] = np.searchsorted(used, waiting["name"])
-        waiting["domain"] = np.searchsorted(used, waiting["domain"])
+
+
+def _renumber(rows: Column, texts: int) -> Column:
+    """Number the texts that rows use from 0 on, in place; return their old numbers."""
+    is_used = np.zeros(texts, dtype=bool)
+    is_used[0] = True  # the empty text stays first
+    for field in EVENT_TEXT_FIELDS:
+        is_used[rows[field]] = True
+    number = np.cumsum(is_used, dtype=np.uint32) - np.uint32(1)
+    for field in EVENT_TEXT_FIELDS:
+        rows[field] = number[rows[field]]
+    used: Column = np.flatnonzero(is_used)
+    return used
 
 
 def _slots(parts: Column) -> tuple[Column, Column, int]:

@@ -42,11 +42,11 @@ class OperatorGroup:
 
     def __init__(self) -> None:
         self._row_of_label: dict[Label, int] = {}
-        self._count = np.zeros(_INITIAL_ROWS, np.uint64)
+        self._count = np.zeros(_INITIAL_ROWS, np.int64)
         self._total_ns = np.zeros(_INITIAL_ROWS, np.uint64)
         self._min_ns = np.full(_INITIAL_ROWS, MAX_U64)
         self._max_ns = np.zeros(_INITIAL_ROWS, np.uint64)
-        self._histogram = np.zeros((_INITIAL_ROWS, 0), np.uint64)
+        self._histogram = np.zeros((_INITIAL_ROWS, 0), np.int64)
         self._first_bucket = 0
 
     @property
@@ -55,7 +55,7 @@ class OperatorGroup:
         return tuple(self._row_of_label)
 
     def columns(self) -> tuple[Column, Column, Column, Column]:
-        """Return count, total_ns, min_ns and max_ns (uint64) of each row."""
+        """Return count (int64), total_ns, min_ns and max_ns (uint64) of each row."""
         rows = len(self._row_of_label)
         return self._count[:rows], self._total_ns[:rows], self._min_ns[:rows], self._max_ns[:rows]
 
@@ -119,14 +119,14 @@ class OperatorGroup:
 
     def _grow_rows(self) -> None:
         added = len(self._count)
-        self._count = np.concatenate([self._count, np.zeros(added, np.uint64)])
+        self._count = np.concatenate([self._count, np.zeros(added, np.int64)])
         self._total_ns = np.concatenate([self._total_ns, np.zeros(added, np.uint64)])
         self._min_ns = np.concatenate([self._min_ns, np.full(added, MAX_U64)])
         self._max_ns = np.concatenate([self._max_ns, np.zeros(added, np.uint64)])
         self._histogram = np.concatenate([self._histogram, np.zeros_like(self._histogram)])
 
     def _add_tally(self, tally: _Tally, used: Column, rows: Column) -> None:
-        histogram = tally.histogram[used].astype(np.uint64)
+        histogram = tally.histogram[used]
         first = tally.first_bucket
         last = first + histogram.shape[1] - 1
         self._cover(first, last)
@@ -135,7 +135,7 @@ class OperatorGroup:
             self._histogram[rows, columns] += histogram
         else:
             np.add.at(self._histogram[:, columns], rows, histogram)
-        np.add.at(self._count, rows, tally.counts[used].astype(np.uint64))
+        np.add.at(self._count, rows, tally.counts[used])
         added = exact_sums(tally.totals_ns[used], rows, len(self._total_ns))
         self._total_ns = saturating_add(self._total_ns, added)
 
@@ -147,8 +147,8 @@ class OperatorGroup:
         before = max(0, self._first_bucket - first)
         after = max(0, last + 1 - self._first_bucket - width)
         if before or after:
-            blocks = [np.zeros((rows, before), np.uint64), self._histogram]
-            self._histogram = np.hstack([*blocks, np.zeros((rows, after), np.uint64)])
+            blocks = [np.zeros((rows, before), np.int64), self._histogram]
+            self._histogram = np.hstack([*blocks, np.zeros((rows, after), np.int64)])
             self._first_bucket -= before
 
 
