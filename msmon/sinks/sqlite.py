@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 from msmon.errors import SinkError
@@ -9,8 +12,18 @@ from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, SessionOutput
 from msmon.sinks.export_sink import ExportSink
+from msmon.sinks.sqlite_pairing import set_apart_unpaired
 from msmon.sinks.sqlite_session import SessionDatabase
 from msmon.windows import Window
+
+_log = logging.getLogger(__name__)
+
+_Job = tuple[Path, str]
+"""Directory and job id: sessions with both in common are the ranks of one job."""
+
+
+def _job_of(database: SessionDatabase) -> _Job:
+    return database.path.parent, database.session.process.job_id
 
 
 class SqliteSink(ExportSink):
@@ -23,6 +36,7 @@ class SqliteSink(ExportSink):
         super().__init__(**options)
         self._open: dict[str, SessionDatabase] = {}
         self._ended: dict[str, SessionDatabase] = {}
+        self._complete: dict[_Job, list[Path]] = {}
 
     def open_session(self, session: SessionInfo) -> SessionOutput:
         for group in (self._open, self._ended):
@@ -66,9 +80,23 @@ class SqliteSink(ExportSink):
                 except SinkError as error:
                     failed[session_id] = error.message
         for session_id in set(self._ended) - set(failed):
-            self._ended.pop(session_id).close()
+            self._complete_file(self._ended.pop(session_id))
         if failed:
             raise CommitFailed(failed)
+
+    def _complete_file(self, database: SessionDatabase) -> None:
+        """Close a file; when it is the job's last, match the collectives of its ranks."""
+        database.close()
+        job = _job_of(database)
+        paths = self._complete.setdefault(job, [])
+        paths.append(database.path)
+        if any(_job_of(other) == job for other in (*self._open.values(), *self._ended.values())):
+            return
+        del self._complete[job]
+        try:
+            set_apart_unpaired(paths)
+        except (SinkError, sqlite3.Error) as error:
+            _log.warning("collectives in %s are left unmatched: %s", database.path.parent, error)
 
     def close(self) -> None:
         for database in (*self._open.values(), *self._ended.values()):

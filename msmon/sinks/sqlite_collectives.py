@@ -85,12 +85,16 @@ class CollectiveNumbering:
             del self._step_of_id[next(iter(self._step_of_id))]
 
     def numbers(self, groups: Iterable[str], start_ns: Iterable[int]) -> list[int]:
-        """Return the number of each collective; they must be in the order of their starts."""
+        """Return the number of each collective; they must be in the order of their starts.
+
+        Before the first step marker numbers count from 0, as msMonitor's do; in step n they
+        count from (n + 1) million.
+        """
         starts = self._device_starts or self._host_starts
         result = []
         for group, time_ns in zip(groups, start_ns):
             place = bisect_right(starts, (time_ns, NUMBERS_PER_STEP**3)) - 1
-            step = starts[place][1] if place >= 0 else 0
+            step = starts[place][1] + 1 if place >= 0 else 0
             known_step, count = self.last.get(group, (step, 0))
             if known_step != step:
                 count = 0

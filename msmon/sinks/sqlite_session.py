@@ -33,7 +33,7 @@ class SessionDatabase:
     """One file. Methods raise SinkError; the object is then to be closed and made anew."""
 
     def __init__(self, session: SessionInfo) -> None:
-        self._session = session
+        self.session = session
         self._rows = RowBuilder(session)
         self._tables: set[str] = set()
         self._known_devices: set[int] = set()
@@ -148,7 +148,7 @@ class SessionDatabase:
         for table, values in schema.ENUMS.items():
             sql = f"INSERT INTO {table.name} VALUES (?,?)"
             self._connection.executemany(sql, values.items())
-        session = self._session
+        session = self.session
         meta = {
             **schema.META_ROWS,
             SESSION_KEY: session.session_id,
