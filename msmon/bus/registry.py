@@ -19,9 +19,6 @@ LIVE, LOST, ENDED = "live", "lost", "ended"
 
 MAX_PROCESSES = 10_000
 
-_STALL_S = 3.0
-"""Longer between two checks: this process was stopped, not the agents."""
-
 
 @dataclass
 class Process:
@@ -90,11 +87,10 @@ class Registry:
             known = Process(info, peer, route, version, now_s)
         elif known.peer.credential != peer.credential and known.life == LIVE:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
-        self._by_route.pop(known.route, None)
         former = self._by_route.get(route)
         if former is not None and former is not known:
-            self._by_route.pop(route)
             former.life, former.gone_s = LOST, now_s
+        self._by_route.pop(known.route, None)
         known.info, known.peer, known.route, known.version = info, peer, route, version
         known.last_seen_s, known.life = now_s, LIVE
         self._by_key[info.key] = known
@@ -116,7 +112,7 @@ class Registry:
         """Return the processes that became lost since the last call; forget those long gone."""
         stall_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
-        if stall_s > _STALL_S:
+        if stall_s > self._lost_after_s / 2:  # this process was stopped, not the agents
             for process in self._by_key.values():
                 process.last_seen_s += stall_s
         lost = []
