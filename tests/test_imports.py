@@ -24,7 +24,8 @@ ALLOWED_PARTS = {
     "bus": {"bus", "domain"},
     "sinks": {"sinks", "domain"},
     "agent": {"agent", "bus", "ffi", "domain"},
-    "commands": {"commands", "agent", "bus", "sinks", "ffi", "domain"},
+    "conversion": {"conversion", "agent", "sinks", "domain"},
+    "commands": {"commands", "conversion", "agent", "bus", "sinks", "ffi", "domain"},
     "compat": {"compat", "commands", "agent", "bus", "sinks", "ffi", "domain"},
 }
 """Part → the parts of msmon that it may import; the top modules are "domain"."""

@@ -21,6 +21,7 @@ from typing import Union
 
 from msmon.activities import Table
 from msmon.agent.recording import Recording
+from msmon.agent.workbook import WorkbookWriter
 from msmon.errors import CommandRefused, SinkError, UsageError
 from msmon.filtering import RecordFilter
 from msmon.filters import Filter
@@ -158,8 +159,6 @@ class Monitor:
         once the new one is complete. Raises UsageError for a bad path or when nothing was
         ever started, SinkError when the file can't be written; no file is left then.
         """
-        from msmon.sinks.workbook import WorkbookWriter
-
         results = self.get_result()
         target = _checked_path(path)
         with WorkbookWriter(target, results) as book:

@@ -47,7 +47,7 @@ class JsonlSource(Source):
         super().__init__(paths)
         self.kinds = frozenset(_kinds_in(self.paths))
         self._ready: list[Batch] = []
-        self._builders = {kind: BatchBuilder(kind, self._ready.append) for kind in ActivityKind}
+        self._builders = {kind: BatchBuilder(kind, self._give) for kind in ActivityKind}
         self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
         self._readers = {kind.name: self._reader(kind) for kind in LINE_SHAPES}
         self._readers["Marker"] = self._read_marker
@@ -68,6 +68,13 @@ class JsonlSource(Source):
             builder.flush()
         yield from self._take()
         self.skipped += sum(builder.skipped for builder in self._builders.values())
+
+    def _give(self, batch: Batch) -> None:
+        if batch.kind is ActivityKind.Communication:
+            # collectives are numbered within steps, which the markers before them tell
+            self._joiner.flush()
+            self._builders[ActivityKind.Marker].flush()
+        self._ready.append(batch)
 
     def _take(self) -> list[Batch]:
         taken = self._ready[:]

@@ -25,11 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msmon.agent.sheets import BATCH_SHEETS, MARKER_SHEET, Microseconds, SheetColumn
 from msmon.errors import SinkError
 from msmon.kinds import ActivityKind
 from msmon.markers import MarkerEvents
 from msmon.records import Batch, Column
-from msmon.sinks.sheets import BATCH_SHEETS, MARKER_SHEET, Microseconds, SheetColumn
 
 EXCEL_ROWS = 1_048_576
 EXCEL_TEXT_LENGTH = 32_767

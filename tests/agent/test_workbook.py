@@ -10,11 +10,11 @@ import numpy as np
 import openpyxl
 import pytest
 
+from msmon.agent.workbook import WorkbookWriter
 from msmon.errors import SinkError
 from msmon.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.markers import MarkerPairing
 from msmon.records import DTYPES, Batch
-from msmon.sinks.workbook import WorkbookWriter
 
 START_NS = 1_700_000_000_123_456_789
 
