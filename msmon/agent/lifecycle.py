@@ -171,6 +171,9 @@ def _start(known: dict[str, Any]) -> None:
             AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
         else:
             _agent = agent
+            # as late as possible: hooks run in reverse, and the framework must still be there
+            atexit.unregister(shutdown)
+            atexit.register(shutdown)
 
 
 def _drop_in_child() -> None:
@@ -183,4 +186,3 @@ def _drop_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_in_child)
-atexit.register(shutdown)
