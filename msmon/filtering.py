@@ -24,6 +24,7 @@ HELD_RECORDS = 1 << 16
 """Followers held at most; beyond it the batch held longest goes first."""
 
 _REMEMBERED_TEXTS = 16_384
+"""Verdicts on names kept per kind, so that most names are tested once for many buffers."""
 
 _NAMED_FLAGS = (
     MarkerFlag.INSTANTANEOUS

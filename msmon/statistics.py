@@ -231,7 +231,8 @@ def quantile_ns(window: Window, operator_index: int, q: float) -> float:
     ranks = np.cumsum(mine["count"])
     place = int(np.searchsorted(ranks, np.ceil(q * int(ranks[-1]))))
     lower, upper = bucket_bounds_ns(int(mine["bucket"][place]))
-    return min(max((lower + upper) / 2, low), high)
+    middle = (lower + upper) / 2 if lower else 0.0
+    return min(max(middle, low), high)
 
 
 def merge(windows: Iterable[Window]) -> Window:

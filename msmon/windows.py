@@ -40,23 +40,26 @@ bucket is at most 1/8 wider than its lower bound and its middle off by 1/16 (6.3
 
 _BUCKET_SHIFT = np.int64(52 - 3)
 
+ZERO_BUCKET = 1023 * SUB_BUCKETS_PER_OCTAVE - 1
+"""Bucket of the duration 0, right below that of 1 ns (the float's own would be 0, far away)."""
+
 
 def bucket_of(durations_ns: Column) -> Column:
-    """Return the bucket numbers (uint16, shape (n,)) of durations in ns (>= 0)."""
+    """Return the bucket numbers (uint16, shape (n,)) of whole durations in ns (>= 0)."""
     return buckets_of_floats(durations_ns.astype(np.float64)).astype(np.uint16)
 
 
 def buckets_of_floats(durations_ns: Column) -> Column:
     """Return the same bucket numbers as int64, from durations that are float64 already."""
     buckets: Column = durations_ns.view(np.int64) >> _BUCKET_SHIFT
-    return buckets
+    return np.maximum(buckets, ZERO_BUCKET, out=buckets)
 
 
 def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
     """Return the lower (inclusive) and upper (exclusive) duration of a bucket in ns."""
     edges = np.array([bucket, bucket + 1], dtype=np.int64) << _BUCKET_SHIFT
     low, high = edges.view(np.float64).tolist()
-    return low, high
+    return (0.0, high) if bucket <= ZERO_BUCKET else (low, high)
 
 
 @dataclass(frozen=True)

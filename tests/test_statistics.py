@@ -226,6 +226,7 @@ def test_names_beyond_the_cap_are_summed_under_other_and_counted(distinct: int) 
     assert sum(row.total_ns for row in operator_rows(window)) == 2 * distinct * 10 + 2
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**40)), min_size=1, max_size=200),
     st.floats(0, 1),
