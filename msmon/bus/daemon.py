@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -55,6 +56,7 @@ async def serve(
     Raises BusError when the directory, a key or a listener can't be had.
     """
     stop = _stop_event()
+    _allow_many_connections()
     runtime = RuntimeDirectory(settings.runtime_directory, settings.access)
     runtime.claim()
     context: zmq.Context[Any] = zmq.Context()
@@ -107,6 +109,12 @@ def _closed_to_others() -> Iterator[None]:
 def _ready_line(facts: DaemonFacts) -> str:
     security = ", INSECURE" if facts.insecure else ""
     return f"msmon-daemon ready: pid {facts.pid}, {', '.join(facts.listens)}{security}"
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit of open files as far as it goes: every agent is a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _stop_event() -> asyncio.Event:

@@ -23,8 +23,9 @@ ZAP_DOMAIN = "msmon"
 _SEND_QUEUE_MESSAGES = 1000
 _RECEIVE_QUEUE_MESSAGES = 64
 """Per connection, so that one sender can't fill the receiver's memory."""
-_HEARTBEAT_MS = 2_000
-_HEARTBEAT_LOST_MS = 8_000
+_PING_MS = 4_000
+_PING_LOST_MS = 10_000
+"""Only the connecting side pings; the other side hangs up when that stops."""
 _HANDSHAKE_LIMIT_MS = 5_000
 _RECONNECT_MS = 100
 _RECONNECT_LIMIT_MS = 2_000
@@ -69,6 +70,9 @@ def connect(
     dealer: zmq.Socket[Any] = context.socket(zmq.DEALER)
     _set_common(dealer)
     dealer.setsockopt(zmq.IMMEDIATE, 1)
+    dealer.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
+    dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PING_LOST_MS)
+    dealer.setsockopt(zmq.HEARTBEAT_TTL, _PING_LOST_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_LIMIT_MS)
     if endpoint.server_public_key is not None and endpoint.client_keys is not None:
@@ -87,8 +91,6 @@ def _set_common(socket: zmq.Socket[Any]) -> None:
     socket.setsockopt(zmq.RCVHWM, _RECEIVE_QUEUE_MESSAGES)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_PAYLOAD_FRAME_BYTES + _FRAME_ALLOWANCE_BYTES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_LIMIT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_LOST_MS)
 
 
 @dataclass(frozen=True)
