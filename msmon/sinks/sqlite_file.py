@@ -6,8 +6,11 @@ locks. Network and cluster file systems may lack either, so the modes are tried 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import sqlite3
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +20,8 @@ from msmon.errors import SinkError
 PAGE_BYTES = 32768
 JOURNAL_LIMIT_BYTES = 64 << 20
 CACHE_KIB = 32 << 10
+
+_NO_LOCK_ERRORS = (errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
@@ -33,8 +38,8 @@ class FileMode:
 
 MODES = (
     FileMode("unix", "wal", ""),
-    FileMode("unix", "truncate", "shared memory maps (readers and writer wait for each other)"),
-    FileMode("unix-none", "truncate", "file locks (reading during a write may fail)"),
+    FileMode("unix", "delete", "shared memory maps (readers and writer wait for each other)"),
+    FileMode("unix-none", "delete", "file locks (reading during a write may fail)"),
 )
 
 
@@ -44,12 +49,12 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     Raises SinkError: the file is locked, the disk is full, or no mode works.
     """
     reason = ""
-    for mode in MODES:
+    for mode in MODES if _locks_work(path.parent) else MODES[-1:]:
         try:
             connection = _open(path, mode)
         except sqlite3.Error as error:
             reason = str(error)
-            if is_temporary(error):
+            if _is_temporary(error):
                 break
             continue
         if connection is None:
@@ -63,18 +68,23 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Return a read-only connection. Raises sqlite3.Error."""
-    try:
-        return _open_read_only(path, "unix")
-    except sqlite3.OperationalError as error:
-        if is_temporary(error):
-            raise
-        return _open_read_only(path, "unix-none")
+    return _open_read_only(path, "unix" if _locks_work(path.parent) else "unix-none")
 
 
-def is_temporary(error: sqlite3.Error) -> bool:
+def _is_temporary(error: sqlite3.Error) -> bool:
     """Whether trying again later, in the same mode, may help."""
     text = str(error)
     return "is locked" in text or "full" in text
+
+
+def _locks_work(directory: Path) -> bool:
+    """Try a byte-range lock: where there are none, SQLite can't tell that from a locked file."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _NO_LOCK_ERRORS
+    return True
 
 
 def _open_read_only(path: Path, vfs: str) -> sqlite3.Connection:

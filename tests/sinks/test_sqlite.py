@@ -366,7 +366,7 @@ def test_without_shared_memory_a_rollback_journal_serves(
     no_maps = sqlite_file.FileMode("unix-none", wal.journal_mode, "")
     monkeypatch.setattr(sqlite_file, "MODES", (no_maps, rollback))
     connection = sqlite_file.open_for_writing(path)
-    assert connection.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     connection.close()
     assert "shared memory" in caplog.text
 
