@@ -211,3 +211,35 @@ def test_without_the_delivery_thread_nothing_is_lost(daemon, job):
     daemon.await_status(
         lambda status: status.counts.received.get("Kernel", 0) > 1500, "records before a window"
     )
+
+
+HOLDS_THE_GIL = """
+msmon.init(rank=0)
+holding = ctypes.PyDLL(double._name)
+stopped()
+record_for_ever(API, 100000)
+end = time.monotonic() + 1.0
+longest = count = 0
+while time.monotonic() < end:
+    start = time.monotonic()
+    holding.double_record(ctypes.c_uint32(KERNEL), ctypes.c_uint64(2000))
+    count += 2000
+    longest = max(longest, time.monotonic() - start)
+double.double_stop_recording()
+print(count, longest, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_recording_with_the_gil_held_never_stalls_and_every_record_is_counted(daemon, job):
+    started = job(HOLDS_THE_GIL)
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel,API").ok
+    started.line()
+    count, longest_s = started.output().split()
+    assert float(longest_s) < 1.0
+    daemon.command("monitor.stop")
+    counts = daemon.await_closed().end.counts
+    if not counts.drops:
+        assert counts.received["Kernel"] == int(count)
+    assert counts.received["API"] > 0
