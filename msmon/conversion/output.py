@@ -63,7 +63,10 @@ class ExportOutput(Output):
         super().__init__()
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._scratch = tempfile.TemporaryDirectory(dir=directory, prefix=".msmon-convert.")
+        self._scratch = tempfile.TemporaryDirectory(
+            dir=directory.resolve(),  # the sinks refuse a path with links in it
+            prefix=".msmon-convert.",
+        )
         self._export_type = export_type
         self._sink: Sink = SqliteSink() if export_type == "DB" else JsonlSink()
         self._session_id = ""
