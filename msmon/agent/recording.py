@@ -82,8 +82,7 @@ class Recording:
         """
         if self.active:
             raise CommandRefused(f"{self._purpose} is already recording", "stop it first")
-        if self._recorder is None or self._pid != os.getpid():
-            self._recorder, _ = open_recorder(self._purpose)
+        self._recorder, _ = open_recorder(self._purpose)
         self._pid = os.getpid()
         self._tasks = queue.SimpleQueue()
         self._ended = False
