@@ -119,7 +119,9 @@ def fill(described: list[Record]) -> Memory:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    described=st.lists(records(), max_size=25), cut=st.one_of(st.just(0), st.integers(1, 80)), tail=st.binary(max_size=9)
+    described=st.lists(records(), max_size=25),
+    cut=st.one_of(st.just(0), st.integers(1, 80)),
+    tail=st.binary(max_size=9),
 )
 def test_mixed_kinds_are_decoded_as_one_by_one(
     described: list[Record], cut: int, tail: bytes
