@@ -18,6 +18,7 @@ from msmon.bus.messages import Message, Reply, StatusRequest
 from msmon.errors import BusError, MsmonError
 
 START_LIMIT_S = 12.0
+START_LIMIT_PER_RANK_S = 1.0
 STOP_LIMIT_S = 4.0
 POLL_S = 0.1
 DAEMON = "daemon"
@@ -111,7 +112,8 @@ class Cluster:
             )
 
     def _await_registration(self) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
+        limit_s = START_LIMIT_S + START_LIMIT_PER_RANK_S * self._ranks
+        deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             self.check()
             try:
@@ -120,9 +122,7 @@ class Cluster:
             except BusError:
                 pass  # not listening yet
             time.sleep(POLL_S)
-        raise MsmonError(
-            f"the ranks did not register within {START_LIMIT_S:g} s", self._tail(DAEMON)
-        )
+        raise MsmonError(f"the ranks did not register within {limit_s:g} s", self._tail(DAEMON))
 
     def _end(self, names: Sequence[str]) -> None:
         processes = [self._processes[name] for name in names]

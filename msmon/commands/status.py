@@ -30,6 +30,9 @@ INTERVAL = Option(
     metavar="SECONDS",
 )
 
+PIPE_WIDTH = 2000
+"""Where the output is no terminal, nothing is cut or wrapped."""
+
 
 @click.command()
 @click.option("--verbose", "-v", is_flag=True, help="Show all that is known of each process.")
@@ -68,8 +71,7 @@ def _answer_without_table(reply: Reply, selection: Selection, connection: Connec
 
 
 def _console() -> Console:
-    """Return a console of the terminal's width, or wide enough for everything in a pipe."""
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=False)
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def _page(reply: Reply, verbose: bool) -> RenderableType:
