@@ -32,7 +32,7 @@ NAME_CAP = 1000
 """Operators per kind and window that are shown by name."""
 
 _COUNTED_OVERFLOW = 100_000
-"""Names beyond the cap that are told apart to count them."""
+"""Names beyond the cap that are told apart to count them; ``overflow_names`` stops there."""
 
 _DIGITS = re.compile(r"\d+")
 
@@ -239,7 +239,8 @@ def merge(windows: Iterable[Window]) -> Window:
     """Merge windows (at least one) of any intervals, sessions or ranks into one.
 
     Counts, totals, extremes and histograms are as if all records had been in one
-    window. Its index and step are the largest, its interval spans all of theirs.
+    window. Its index and step are the largest, its interval spans all of theirs;
+    overflow_names is the largest too, since the same names may have overflowed.
     """
     merged = list(windows)
     text_ids: dict[str, int] = {"": 0}
