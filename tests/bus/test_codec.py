@@ -26,8 +26,11 @@ from msmon.bus.messages import (
 from msmon.errors import MsmonError, ProtocolMismatch, UsageError
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
 
-scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary()
-plain = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(), scalars, max_size=3)
+text = st.text("ab.\0é", max_size=5)
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | text | st.binary(max_size=5)
+)
+plain = scalars | st.lists(scalars, max_size=3) | st.dictionaries(text, scalars, max_size=3)
 
 
 def header(**fields) -> list[bytes]:
