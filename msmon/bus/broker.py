@@ -252,9 +252,10 @@ class Broker:
         wanted = request.selection
         shown = [process for process in known if matches(wanted, process)]
         rows = [status_row(process, self._streams, self._outputs, now_s) for process in shown]
-        if shown:
-            return Reply("ok", rows=rows, daemon=self._daemon_row())
         selected = select(wanted, known, self._facts.host, now_s)
+        if shown:
+            unknown = [row["text"] for row in selected.missing if row["state"] == "unknown"]
+            return Reply("ok", "; ".join(unknown), rows=rows, daemon=self._daemon_row())
         return Reply(selected.outcome, selected.text, selected.next_step, [], self._daemon_row())
 
     def _daemon_row(self) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def status(
     if connection.json or not reply.rows:
         return _answer_without_table(reply, selection, connection)
     _console().print(_page(reply, verbose))
-    return 0
+    if reply.text:  # some of those asked for are not there
+        click.echo(f"msmon: {reply.text}", err=True)
+    return 1 if reply.text else 0
 
 
 def _answer_without_table(reply: Reply, selection: Selection, connection: Connection) -> int:

@@ -59,6 +59,13 @@ def test_no_process_is_an_answer_unless_one_was_asked_for(run, daemon):
     assert run("status", "--pid", "5")[0] == 1
 
 
+def test_a_wanted_rank_that_is_not_there_is_named(run, daemon):
+    daemon.reply = Reply("ok", "no rank 9 is known", rows=[ROW], daemon=DAEMON)
+    code, out, err = run("status", "--rank", "0,9")
+    assert (code, err) == (1, "msmon: no rank 9 is known\n")
+    assert "idle" in out
+
+
 def test_json_is_the_whole_reply(run, daemon):
     daemon.reply = Reply("ok", rows=[ROW], daemon=DAEMON)
     code, out, _ = run("status", "--json")
