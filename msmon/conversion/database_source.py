@@ -32,6 +32,9 @@ _API_KINDS = {
 _ROWS_AT_ONCE = 4096
 _U64 = 2**64
 _MARKER_TASK = "MsTx"
+_FIRST_MARKER_CONNECTION = schema.MARKER_CONNECTION_OFFSET
+"""With no row elsewhere, a task from here on is a marker even when the texts are missing."""
+
 _COPY_KINDS = {operation: copy_kind for copy_kind, operation in enumerate(schema.MEMCPY_OPERATIONS)}
 
 
@@ -52,6 +55,7 @@ class DatabaseSource(Source):
         self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
         self._strings: dict[int, str] = {}
         self._unnamed = 0
+        self._shifted_levels: set[int] = set()
         self._read_facts()
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
@@ -138,18 +142,20 @@ class DatabaseSource(Source):
                 self.process = dataclasses.replace(self.process, rank=int(rank))
         if not self.process.pid:
             self._pid_from_rows()
-        levels = {level for (level,) in self._rows("CANN_API", "DISTINCT type")}
+        levels = {level for (level,) in self._rows("CANN_API", _LEVELS)}
         self.kinds = frozenset(_API_KINDS[level] for level in levels & set(_API_KINDS))
+        shifted = f"WHERE connectionId >> {schema.LEVEL_CONNECTION_SHIFT} = type"
+        self._shifted_levels = {level for (level,) in self._rows("CANN_API", _LEVELS, shifted)}
 
     def _pid_from_rows(self) -> None:
         for (pid,) in self._rows("TASK", "globalPid", "LIMIT 1"):
             self.process = dataclasses.replace(self.process, pid=int(pid))
 
-    def _rows(self, table: str, columns: str, limit: str = "") -> list[tuple[Any, ...]]:
+    def _rows(self, table: str, columns: str, rest: str = "") -> list[tuple[Any, ...]]:
         if table not in self._tables:
             return []
         try:
-            return self._connection.execute(f"SELECT {columns} FROM {table} {limit}").fetchall()
+            return self._connection.execute(f"SELECT {columns} FROM {table} {rest}").fetchall()
         except sqlite3.Error as error:
             self.problems.append(f"table {table} is damaged: {error}")
             return []
@@ -193,7 +199,8 @@ class DatabaseSource(Source):
         copy_size, operation, set_size, value, message, domain = others
         type_text = self._text(type_id)
         device, stream = _id32(device), _id32(stream)
-        if type_text == _MARKER_TASK:
+        unknown = name is None and operation is None and value is None
+        if type_text == _MARKER_TASK or (unknown and connection >= _FIRST_MARKER_CONNECTION):
             number = (connection - schema.MARKER_CONNECTION_OFFSET) % _U64
             mark = start_ns == end_ns
             texts = ("", "") if message is None else (self._text(message), self._text(domain))
@@ -224,7 +231,7 @@ class DatabaseSource(Source):
 
     def _api_values(self, row: Any) -> tuple[Any, ...]:
         start_ns, end_ns, level, global_tid, connection, name = row
-        if connection >> schema.LEVEL_CONNECTION_SHIFT == level:
+        if level in self._shifted_levels:
             connection -= level << schema.LEVEL_CONNECTION_SHIFT
         process_id, thread_id = _split_tid(global_tid)
         times = (_unsigned(start_ns), _unsigned(end_ns))
@@ -289,6 +296,9 @@ _COLLECTIVES = (
     "SELECT startNs, endNs, connectionId, groupName, dataType, algType, count, opType, deviceId "
     "FROM COMMUNICATION_OP"
 )
+
+
+_LEVELS = "DISTINCT type"
 
 
 def _unsigned(value: int) -> int:
