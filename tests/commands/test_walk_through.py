@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
+from msmon.bus.client import Client
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import StatusRequest
+from msmon.errors import BusError
+
 DEADLINE_S = 15.0
+POLL_S = 0.05
 
 TRAIN = """
 import time, msmon
@@ -71,13 +77,18 @@ class Machine:
 
     def row(self) -> dict[str, Any]:
         """What status says of the rank; empty while it is not registered."""
-        rows = json.loads(self.msmon("status", "--json").stdout).get("rows", [])
+        try:
+            with Client(local_endpoint(self.environ)) as client:
+                rows = client.request(StatusRequest()).rows
+        except BusError:
+            return {}  # no daemon yet
         return rows[0] if rows else {}
 
     def await_row(self, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         deadline_s = time.monotonic() + DEADLINE_S
         while not matches(row := self.row()):
             assert time.monotonic() < deadline_s, f"status still says {row}"
+            time.sleep(POLL_S)
         return row
 
 
