@@ -1,0 +1,214 @@
+"""The facade for the broker: which outputs a session goes to, and what is acknowledged."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msmon.errors import MsmonError, SinkError, UsageError
+from msmon.sessions import MonitorSettings, SessionEnd
+from msmon.sinks.catalog import describe_sinks, parse_sink_option, sink_class
+from msmon.sinks.exports import resolve_export
+from msmon.sinks.jsonl import JsonlSink
+from msmon.sinks.log import LogSink
+from msmon.sinks.outlet import Outlet
+from msmon.sinks.outputs import Outputs
+
+END = SessionEnd(9, "stop")
+
+
+class Broker:
+    """What the broker does with outputs: collects acknowledgements and answers."""
+
+    def __init__(self, roots: list[Path], *outlets: Outlet) -> None:
+        self.acknowledged: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self.outputs = Outputs(outlets, roots, self._commit)
+
+    def _commit(self, session_id: str, seq: int) -> None:
+        with self._changed:
+            self.acknowledged[session_id] = seq
+            self._changed.notify_all()
+
+    def wait(self, session_id: str, seq: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.acknowledged.get(session_id, 0) >= seq, 10)
+
+    def open(self, session: Any) -> tuple[str, ...] | MsmonError:
+        answers: list[tuple[str, ...] | MsmonError] = []
+        answered = threading.Event()
+        self.outputs.open_session(session, lambda item: (answers.append(item), answered.set()))
+        assert answered.wait(10)
+        return answers[0]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker([tmp_path / "root"], Outlet(LogSink, {"top": 3}))
+    yield broker
+    broker.outputs.close(5)
+
+
+def test_an_exported_session_is_acknowledged_when_it_is_in_the_file(
+    broker: Broker, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    answer = broker.open(session(tmp_path))
+    assert isinstance(answer, tuple)
+    (path,) = answer
+    batch = kernels(50)
+    broker.outputs.put_records("session-0", 2, int(batch.kind), 50, batch.to_frames())
+    broker.wait("session-0", 2)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM TASK").fetchone() == (50,)
+    connection.close()
+    broker.outputs.close_session("session-0", 3, END)
+    broker.wait("session-0", 3)
+    assert broker.outputs.files("session-0") == (path,)
+    assert broker.outputs.drops("session-0") == {}
+
+
+def test_a_session_without_export_is_acknowledged_at_once(
+    broker: Broker, session: Any, tmp_path: Path
+) -> None:
+    assert broker.open(session(tmp_path, log_file="")) == ()
+    fields = {"index": 0, "start_ns": 0, "end_ns": 10**9}
+    broker.outputs.put_window("session-0", 2, fields, (b"", b"", b""))
+    assert broker.acknowledged == {"session-0": 2}
+
+
+def test_an_output_of_the_daemon_takes_every_session(
+    kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    broker = Broker([], Outlet(JsonlSink, {"path": str(tmp_path / "all")}))
+    assert broker.outputs.wants_records
+    (path,) = broker.open(session(tmp_path, log_file=""))
+    batch = kernels(10)
+    broker.outputs.put_records("session-0", 2, int(batch.kind), 10, batch.to_frames())
+    broker.wait("session-0", 2)
+    assert len(Path(path).read_text().splitlines()) == 10
+    broker.outputs.close(5)
+
+
+def test_an_export_that_can_not_be_opened_is_the_answer(
+    broker: Broker, session: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    answer = broker.open(session(tmp_path / "file" / "below"))
+    assert isinstance(answer, SinkError)
+    broker.outputs.close_session("session-0", 2, END)
+    broker.wait("session-0", 2)
+
+
+def test_settings_are_completed_for_an_export(broker: Broker, tmp_path: Path) -> None:
+    settings = MonitorSettings.from_fields({"log_file": str(tmp_path / "a" / ".." / "out")})
+    checked = broker.outputs.check_export(settings, os.geteuid())
+    assert checked.log_file == str(tmp_path / "out")
+    assert checked.ship_records
+    assert (tmp_path / "out").is_dir()
+    assert not broker.outputs.check_export(MonitorSettings(), 1234).ship_records
+
+
+def test_other_users_may_only_export_below_a_root(tmp_path: Path) -> None:
+    root, stranger = tmp_path / "root", os.geteuid() + 1
+    root.mkdir()
+    assert resolve_export(str(root / "x"), stranger, [root]) == root / "x"
+    (root / "link").symlink_to(tmp_path)
+    for path in (tmp_path / "y", root / ".." / "y", root / "link" / "y", tmp_path / "root2"):
+        with pytest.raises(UsageError, match="may not export"):
+            resolve_export(str(path), stranger, [root])
+    with pytest.raises(UsageError, match="--export-root"):
+        resolve_export(str(root), stranger, [])
+    assert not (tmp_path / "y").exists()
+
+
+def test_paths_that_can_not_be_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    uid = os.geteuid()
+    with pytest.raises(SinkError, match="is not a directory"):
+        resolve_export(str(tmp_path / "file"), uid, [])
+    with pytest.raises(UsageError, match="not an absolute path"):
+        resolve_export("relative", uid, [])
+    with pytest.raises(UsageError, match="not an absolute path"):
+        resolve_export("/tmp/\0", uid, [])
+    with pytest.raises(SinkError, match="can't use"):
+        resolve_export(str(tmp_path / ("n" * 300)), uid, [])
+    odd = tmp_path / "空 格;$(x)\n"
+    assert resolve_export(str(odd), uid, []) == odd
+
+
+def test_sink_options_are_checked() -> None:
+    assert parse_sink_option("log:top=7") == (LogSink, {"top": 7})
+    found, options = parse_sink_option("metrics-json:path=/a,b=c:d")
+    assert (found.NAME, options) == ("metrics-json", {"path": "/a,b=c:d"})
+    for text, message in (
+        ("nothing", "unknown output"),
+        ("log:top=-1", "out of range"),
+        ("log:bottom=1", "no option bottom"),
+        ("log:top", "has no value"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse_sink_option(text)
+    with pytest.raises(UsageError, match="needs a directory"):
+        Outlet(*parse_sink_option("jsonl"))
+
+
+def test_built_in_sinks_need_no_package_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msmon.sinks.catalog.entry_points", lambda: {})
+    assert sink_class("jsonl") is JsonlSink
+    assert {"jsonl", "log", "metrics-json", "sqlite", "tensorboard"} <= {
+        name for name, _, _ in describe_sinks()
+    }
+
+
+TINY_SINK = """
+from msmon.sinks.base import SessionOutput, Sink
+
+class TinySink(Sink):
+    NAME = "tiny"
+    HELP = "Counts windows."
+
+    def open_session(self, session):
+        return SessionOutput()
+
+    def close_session(self, session_id, seq, end):
+        pass
+"""
+
+
+def make_wheel(directory: Path) -> Path:
+    """Make a package with one sink and its entry point; no build backend is needed."""
+    information = "tiny_sink-1.dist-info"
+    files = {
+        "tiny_sink.py": TINY_SINK,
+        f"{information}/METADATA": "Metadata-Version: 2.1\nName: tiny-sink\nVersion: 1\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/entry_points.txt": "[msmon.sinks]\ntiny = tiny_sink:TinySink\n",
+    }
+    files[f"{information}/RECORD"] = "".join(f"{name},,\n" for name in files)
+    path = directory / "tiny_sink-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_a_sink_of_another_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    wheel = make_wheel(tmp_path)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", str(site), str(wheel)], check=True, capture_output=True)
+    monkeypatch.syspath_prepend(str(site))
+    found, options = parse_sink_option("tiny")
+    assert (found.NAME, options) == ("tiny", {})
+    assert ("tiny", "Counts windows.", ()) in describe_sinks()
