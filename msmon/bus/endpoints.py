@@ -43,9 +43,9 @@ def runtime_directory(environ: Mapping[str, str]) -> Path:
     return _own_directory(environ, os.geteuid())
 
 
-def client_directories(environ: Mapping[str, str]) -> list[Path]:
-    """Return the directories where a client looks for a daemon, in order."""
-    own = _own_directory(environ, os.geteuid())
+def client_directories(environ: Mapping[str, str], uid: int | None = None) -> list[Path]:
+    """Return the directories where a client of a user looks for a daemon, in order."""
+    own = _own_directory(environ, os.geteuid() if uid is None else uid)
     if environ.get("MSMON_RUNTIME_DIR") or own == SYSTEM_DIRECTORY:
         return [own]
     return [own, SYSTEM_DIRECTORY]

@@ -1,0 +1,1 @@
+"""What ``msmon doctor`` looks at: one function per check, each works with nothing in place."""

@@ -1,0 +1,150 @@
+"""The daemon: whether it answers, speaks our language, and what keys and modes say."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import msmon
+from msmon.bus.endpoints import DEFAULT_PORT, SOCKET_FILE, client_directories
+from msmon.bus.greeting import offered_mechanism
+from msmon.bus.keys import (
+    CLIENT_SECRET_FILE,
+    CLIENTS_DIRECTORY,
+    SERVER_SECRET_FILE,
+    keys_directory,
+    load_key_pair,
+    load_public_key,
+    require_private,
+)
+from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from msmon.diagnosis.finding import Finding, fail, ok, warn
+from msmon.diagnosis.proc import SeenProcess, processes
+from msmon.diagnosis.surroundings import Surroundings
+from msmon.errors import BusError, MsmonError
+
+_CONNECT_LIMIT_S = 0.5
+
+
+def reachable(surroundings: Surroundings) -> Finding:
+    """Whether the daemon answers, and as whom."""
+    check = "daemon"
+    answer = surroundings.answer
+    if isinstance(answer, MsmonError):
+        return fail(check, answer.message, answer.next_step, *_namespace_hint(surroundings))
+    daemon = answer.daemon
+    where = f"pid {daemon.get('pid')} on {daemon.get('host')}, uid {daemon.get('uid')}"
+    listens = ", ".join(daemon.get("listens") or ())
+    if daemon.get("insecure"):
+        return warn(
+            check,
+            f"answers without encryption or keys: {where}, {listens}",
+            "restart it without --insecure",
+        )
+    return ok(check, f"answers: {where}, {listens}")
+
+
+def _namespace_hint(surroundings: Surroundings) -> Iterator[str]:
+    """Say where a daemon runs that we can see and yet not reach."""
+    for process in surroundings.python_processes:
+        if any("msmon-daemon" in word or "commands.daemon" in word for word in process.command):
+            runtime = (process.environ or {}).get("MSMON_RUNTIME_DIR", "its default directory")
+            yield f"a daemon runs as pid {process.pid}, uid {process.uid}, in {runtime}"
+
+
+def versions_agree(surroundings: Surroundings) -> Finding:
+    """Whether daemon and ranks have this version of msmon."""
+    check = "versions agree"
+    reply = surroundings.reply
+    if reply is None:
+        return warn(check, "not known: no daemon answers", "start msmon-daemon")
+    ours = f"{msmon.__version__} (protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR})"
+    theirs = f"{reply.daemon.get('version')} (protocol {reply.daemon.get('protocol')})"
+    others = [
+        f"rank {row.get('rank')} pid {row.get('pid')}: msmon {row.get('version')}"
+        for row in reply.rows
+        if row.get("version") != msmon.__version__
+    ]
+    if ours == theirs and not others:
+        return ok(check, f"msmon {ours} everywhere")
+    return warn(
+        check,
+        f"here msmon {ours}, daemon {theirs}, {len(others)} processes with another",
+        "install one version everywhere and restart the older side",
+        *others,
+    )
+
+
+def keys(surroundings: Surroundings) -> Finding:
+    """Whether key files are whole, and private where they must be."""
+    check = "keys"
+    directory = keys_directory(surroundings.environ)
+    try:
+        if not directory.is_dir():
+            return ok(check, f"none in {directory}; local use needs none")
+        require_private(directory)
+        names = [path.name for path in _check_key_files(directory)]
+    except BusError as error:
+        return fail(check, error.message, error.next_step or "make or copy that file again")
+    except OSError as error:
+        return warn(
+            check, f"{directory} can't be read: {error.strerror}", "run as its owner to check them"
+        )
+    return ok(check, f"{directory}: {', '.join(names) or 'empty'}")
+
+
+def _check_key_files(directory: Path) -> Iterator[Path]:
+    """Yield every key file that is right. Raises BusError for the first one that isn't."""
+    for name in (SERVER_SECRET_FILE, CLIENT_SECRET_FILE):
+        if (directory / name).exists():
+            load_key_pair(directory / name)
+            yield directory / name
+    for path in sorted((directory / CLIENTS_DIRECTORY).glob("*.key")):
+        load_public_key(path)
+        yield path
+
+
+def port(surroundings: Surroundings) -> Finding:
+    """Whether something else, such as a real dynolog, holds the daemon's TCP port."""
+    check = f"port {DEFAULT_PORT}"
+    try:
+        socket.create_connection(("localhost", DEFAULT_PORT), _CONNECT_LIMIT_S).close()
+    except OSError:
+        return ok(check, "nobody listens there on this machine; local use does not need it")
+    mechanism = offered_mechanism(f"tcp://localhost:{DEFAULT_PORT}")
+    if mechanism:
+        return ok(check, f"a ZeroMQ server listens there, secured with {mechanism}")
+    holders = [p.pid for p in processes(surroundings.proc) if p.name.startswith("dynolog")]
+    who = f"dynolog (pid {holders[0]})" if holders else "another program, probably dynolog,"
+    return warn(
+        check,
+        f"{who} listens there",
+        "stop it, or give msmon-daemon and commands another port: --listen HOST:PORT, --port",
+    )
+
+
+def daemon_process(surroundings: Surroundings) -> SeenProcess | None:
+    """Return the process that listens on the local socket, if it can be seen from here.
+
+    The kernel translates its pid into our namespace (SO_PEERCRED, unix(7)).
+    """
+    for directory in client_directories(surroundings.environ):
+        pid = _listener(directory / SOCKET_FILE)
+        if pid > 0:
+            return SeenProcess(surroundings.proc / str(pid), pid)
+    return None
+
+
+def _listener(path: Path) -> int:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_CONNECT_LIMIT_S)
+        try:
+            connection.connect(os.fspath(path))
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        except OSError:
+            return 0
+    pid, _, _ = struct.unpack("iii", credentials)
+    return int(pid)

@@ -1,0 +1,40 @@
+"""What a check finds: how bad it is, one line, what to do about it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Level(enum.Enum):
+    """How bad it is. Only FAIL means that something asked for can't work."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. ``details`` are further lines: one per process, file, …"""
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+    details: tuple[str, ...] = ()
+
+
+def ok(check: str, text: str, *details: str) -> Finding:
+    """Return a finding that needs no remedy."""
+    return Finding(check, Level.OK, text, "", details)
+
+
+def warn(check: str, text: str, remedy: str, *details: str) -> Finding:
+    """Return a finding that may explain a problem."""
+    return Finding(check, Level.WARN, text, remedy, details)
+
+
+def fail(check: str, text: str, remedy: str, *details: str) -> Finding:
+    """Return a finding that keeps monitoring from working."""
+    return Finding(check, Level.FAIL, text, remedy, details)

@@ -1,0 +1,109 @@
+"""What is installed: versions, other tools that take the same names, the job's switch."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+from pathlib import Path
+
+import msmon
+from msmon.agent.process import is_on
+from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from msmon.diagnosis.finding import Finding, ok, warn
+from msmon.diagnosis.proc import processes
+from msmon.diagnosis.surroundings import Surroundings
+
+LIBRARIES = ("pyzmq", "msgpack", "numpy", "click", "rich")
+PEER_DISTRIBUTIONS = frozenset({"mindstudio-monitor", "msmonitor-plugin", "dynolog"})
+PEER_PROGRAMS = ("dynolog", "dyno")
+DROP_IN_PACKAGES = ("IPCMonitor", "msmonitor")
+"""Names that frameworks import; msMonitor's wheel installs them too."""
+
+_SCRIPT_BYTES = 512
+
+
+def versions(_: Surroundings) -> Finding:
+    """Versions of msmon, Python and the libraries on the agent's path."""
+    libraries = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
+    return ok(
+        "versions",
+        f"msmon {msmon.__version__} (protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}), Python "
+        f"{platform.python_version()} on {platform.machine()}, {libraries}",
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "without metadata"
+
+
+def peer_tools(surroundings: Surroundings) -> Finding:
+    """Leftovers of msMonitor or dynolog that take a name, a socket or MSPTI from us."""
+    check = "other tools"
+    seen = [*_peer_distributions(), *_peer_programs(surroundings)]
+    if not seen:
+        return ok(check, "no mindstudio_monitor or dynolog beside msmon")
+    return warn(
+        check,
+        "mindstudio_monitor or dynolog is here too; whoever was installed last owns IPCMonitor "
+        "and dyno, and only one of both can use MSPTI in a process",
+        "uninstall it (pip uninstall mindstudio_monitor), install msmon again, stop dynolog",
+        *seen,
+    )
+
+
+def _peer_distributions() -> Iterator[str]:
+    for distribution in distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        if name in PEER_DISTRIBUTIONS:
+            yield f"{name} {distribution.version} in {distribution.locate_file('')}"
+        elif name != "msmon":
+            yield from _owned_names(name, distribution)
+
+
+def _owned_names(name: str, distribution: Distribution) -> Iterator[str]:
+    top = (distribution.read_text("top_level.txt") or "").split()
+    for package in DROP_IN_PACKAGES:
+        if package in top:
+            yield f"the package {package} belongs to {name} {distribution.version}"
+
+
+def _peer_programs(surroundings: Surroundings) -> Iterator[str]:
+    for program in PEER_PROGRAMS:
+        path = shutil.which(program, path=surroundings.environ.get("PATH"))
+        if path is not None and not _is_ours(Path(path)):
+            yield f"the program {path}"
+    for process in processes(surroundings.proc):
+        if process.name in ("dynolog", "dynolog_daemon"):
+            yield f"dynolog runs as pid {process.pid}"
+
+
+def _is_ours(script: Path) -> bool:
+    """Whether a program is the console script of msmon's ``dyno``."""
+    try:
+        with script.open("rb") as file:
+            return b"msmon" in file.read(_SCRIPT_BYTES)
+    except OSError:
+        return False
+
+
+def use_daemon(surroundings: Surroundings) -> Finding:
+    """MSMONITOR_USE_DAEMON in this shell: with it, jobs started here ask to be monitored."""
+    check = "MSMONITOR_USE_DAEMON"
+    remedy = "in the shell that starts the job: export MSMONITOR_USE_DAEMON=1"
+    value = surroundings.environ.get(check)
+    kineto = surroundings.environ.get("KINETO_USE_DAEMON")
+    if value is None and is_on(kineto):
+        return warn(check, "not set; KINETO_USE_DAEMON counts for torch_npu only", remedy)
+    if value is None:
+        return warn(check, "not set here: jobs started here are not monitored", remedy)
+    if not value.strip().isdecimal():
+        return warn(check, f"is {value!r}; the frameworks understand only 1 and 0", remedy)
+    if not is_on(value):
+        return warn(check, f"is {value!r}: off", remedy)
+    return ok(check, f"is {value}")

@@ -1,0 +1,86 @@
+"""LD_PRELOAD: whether it is needed, set, and really brings libmspti.so into a process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from msmon.diagnosis.cann import cann_version, is_simulated
+from msmon.diagnosis.finding import Finding, fail, ok, warn
+from msmon.diagnosis.proc import SeenProcess
+from msmon.diagnosis.surroundings import Surroundings
+from msmon.errors import LibraryUnavailable
+from msmon.ffi.library import LIBRARY_NAME, Location, locate
+
+FREE_OF_PRELOAD = (9, 0)
+"""From this CANN on, only four kinds need LD_PRELOAD; before, all do."""
+PRELOADED_KINDS = "Hccl, Memory, MemSet and MemCpy"
+
+
+def preload(surroundings: Surroundings) -> Finding:
+    """Whether LD_PRELOAD is needed, set, and really contains libmspti.so."""
+    check = "LD_PRELOAD"
+    environ = surroundings.environ
+    if is_simulated(environ):
+        return ok(check, "not needed: MSPTI is simulated")
+    location = _found(environ)
+    entries = preload_entries(environ)
+    ours = [entry for entry in entries if LIBRARY_NAME in entry]
+    missing = [entry for entry in entries if "/" in entry and not Path(entry).is_file()]
+    if missing:
+        return fail(
+            check,
+            f"LD_PRELOAD names {', '.join(missing)}, and there is no such file; the loader only "
+            "warns",
+            f"correct it: {preload_line(location)}",
+        )
+    if ours:
+        return ok(check, f"contains {', '.join(ours)}")
+    return _without_preload(check, location, entries)
+
+
+def _without_preload(check: str, location: Location | None, entries: list[str]) -> Finding:
+    if location is None:
+        return ok(check, f"not set, and there is no {LIBRARY_NAME} to put there")
+    others = f"LD_PRELOAD has only {', '.join(entries)}" if entries else "not set"
+    version = cann_version(location.root) if location.root else ""
+    number = re.match(r"(\d+)\.(\d+)", version)
+    if number and (int(number[1]), int(number[2])) < FREE_OF_PRELOAD:
+        return warn(
+            check,
+            f"{others}, and CANN {version} needs it: kernels and names would be missing",
+            f"in the shell that starts the job: {preload_line(location)}",
+        )
+    return ok(
+        check,
+        f"{others}; needed only for {PRELOADED_KINDS}: {preload_line(location)}",
+    )
+
+
+def preload_line(location: Location | None) -> str:
+    """Return the line to type before starting the job."""
+    path = location.path if location else f"$ASCEND_HOME_PATH/lib64/{LIBRARY_NAME}"
+    return f"export LD_PRELOAD={path}"
+
+
+def preload_entries(environ: Mapping[str, str]) -> list[str]:
+    """Return the libraries that LD_PRELOAD names (ld.so(8): colons or blanks between them)."""
+    return environ.get("LD_PRELOAD", "").replace(":", " ").split()
+
+
+def preload_problem(process: SeenProcess, environ: Mapping[str, str]) -> str:
+    """Return why a running process has libmspti.so in LD_PRELOAD and yet not in memory."""
+    ours = [entry for entry in preload_entries(environ) if LIBRARY_NAME in entry]
+    maps = process.maps
+    if not ours or maps is None or LIBRARY_NAME in maps:
+        return ""
+    return f"LD_PRELOAD names {ours[0]}, but it is not loaded there; correct the path"
+
+
+def _found(environ: Mapping[str, str]) -> Location | None:
+    without = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
+    try:
+        return locate(without)
+    except LibraryUnavailable:
+        return None

@@ -1,0 +1,184 @@
+"""Ranks that registered, and training processes that did not, each with the reason."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msmon.agent.process import is_asked_for, is_rank
+from msmon.bus.endpoints import SOCKET_FILE, client_directories
+from msmon.diagnosis.daemon import daemon_process
+from msmon.diagnosis.finding import Finding, ok, warn
+from msmon.diagnosis.preload import preload_problem
+from msmon.diagnosis.proc import FRAMEWORK_PATHS, SeenProcess, own_process
+from msmon.diagnosis.surroundings import Surroundings
+
+STARTING_S = 15.0
+"""A younger process may not have come to its first step."""
+
+LAUNCHERS = (
+    "torchrun",
+    "torch_npu_run",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch_npu.distributed.run",
+    "torch_npu.distributed.launch",
+    "msrun",
+    "mpirun",
+)
+
+
+def registered(surroundings: Surroundings) -> Finding:
+    """The processes that the daemon knows."""
+    check = "ranks"
+    reply = surroundings.reply
+    if reply is None:
+        return warn(check, "not known: no daemon answers", "start msmon-daemon")
+    if not reply.rows:
+        return warn(
+            check,
+            "no process is registered",
+            "start the job with MSMONITOR_USE_DAEMON=1, or call msmon.init() in each rank",
+        )
+    return ok(check, f"{len(reply.rows)} registered", *map(_row_line, reply.rows))
+
+
+def _row_line(row: Mapping[str, Any]) -> str:
+    container = f" in {str(row['container'])[:20]}" if row.get("container") else ""
+    return (
+        f"rank {row.get('rank')}: {row.get('host')}:{row.get('pid')}{container}, "
+        f"{row.get('framework') or 'no framework'}, {row.get('state')}"
+    )
+
+
+def unregistered(surroundings: Surroundings) -> Finding:
+    """Running Python processes with torch_npu or MindSpore that the daemon doesn't know, and why.
+
+    Launchers and workers of a rank are no ranks and don't count.
+    """
+    check = "unregistered"
+    if surroundings.remote:
+        return ok(check, "not looked for: the daemon is on another machine")
+    training = {process.pid: process for process in surroundings.python_processes}
+    training = {pid: process for pid, process in training.items() if process.framework}
+    hidden = sum(process.maps is None for process in surroundings.python_processes)
+    note = (f"{hidden} Python processes of other users can't be looked into",) if hidden else ()
+    reasons = {
+        process.pid: _why(process, surroundings)
+        for process in training.values()
+        if not _is_registered(process, surroundings) and not _is_no_rank(process, training)
+    }
+    if not reasons:
+        return ok(check, f"{len(training)} processes with torch_npu or MindSpore here", *note)
+    return warn(
+        check,
+        f"{len(reasons)} of {len(training)} processes with torch_npu or MindSpore do not appear "
+        "in msmon status",
+        "see each reason",
+        *(
+            f"pid {pid} (uid {training[pid].uid}, {training[pid].framework}): {reason}"
+            for pid, reason in reasons.items()
+        ),
+        *note,
+    )
+
+
+def _is_registered(process: SeenProcess, surroundings: Surroundings) -> bool:
+    rows = surroundings.reply.rows if surroundings.reply else []
+    containers = process.containers
+    return any(
+        row.get("pid") == process.own_pid
+        and (not row.get("container") or row["container"] in containers)
+        for row in rows
+    )
+
+
+def _is_no_rank(process: SeenProcess, training: Mapping[int, SeenProcess]) -> bool:
+    """Whether this is a launcher, or a child that a training process made for itself."""
+    command = process.command
+    words = {os.path.basename(word) for word in command[:4]}
+    if words & set(LAUNCHERS):
+        return True
+    parent = training.get(process.parent)
+    if parent is None or set(LAUNCHERS) & {os.path.basename(word) for word in parent.command[:4]}:
+        return False
+    forked = command == parent.command
+    return forked or any("multiprocessing" in word for word in command)
+
+
+def _why(process: SeenProcess, surroundings: Surroundings) -> str:
+    """Return the first thing that keeps a training process from registering."""
+    environ = process.environ
+    if environ is None:
+        return f"its environment can't be read; run msmon doctor as uid {process.uid} or root"
+    for reason in (
+        _not_installed(process),
+        _not_asked(environ),
+        preload_problem(process, environ),
+        _closed_door(process, environ, surroundings),
+    ):
+        if reason:
+            return reason
+    if time.time() - process.started_s < STARTING_S:
+        return "it has just started; the agent starts with the first step"
+    return (
+        "it has not called step yet, or its agent failed: see the log below its "
+        "MSMONITOR_LOG_PATH, or call msmon.init() at the start of the script"
+    )
+
+
+def _not_installed(process: SeenProcess) -> str:
+    """Say that the interpreter of a process has no msmon: it must lie beside the framework."""
+    part = FRAMEWORK_PATHS[process.framework]
+    packages = {
+        Path(line.split(maxsplit=5)[5].partition(part)[0])
+        for line in (process.maps or "").splitlines()
+        if part in line
+    }
+    for directory in packages:
+        seen = process.directory / "root" / directory.relative_to("/")
+        if not seen.is_dir() or any(seen.glob("msmon*")) or any(seen.glob("__editable__*msmon*")):
+            return ""
+    where = ", ".join(map(str, sorted(packages)))
+    return f"msmon is not installed in {where}; install it there and start the job again"
+
+
+def _not_asked(environ: Mapping[str, str]) -> str:
+    if not is_asked_for(environ):
+        return (
+            "MSMONITOR_USE_DAEMON=1 was not in its environment when it started, and it has not "
+            "called msmon.init()"
+        )
+    if not is_rank(environ):
+        return (
+            "no launcher gave it a rank (RANK, LOCAL_RANK, RANK_ID, OMPI or SLURM variables); "
+            "call msmon.init() in it, or start it with torchrun"
+        )
+    return ""
+
+
+def _closed_door(
+    process: SeenProcess, environ: Mapping[str, str], surroundings: Surroundings
+) -> str:
+    """Say why the local socket can't be used by a process: another place, or another user."""
+    tried = [directory / SOCKET_FILE for directory in client_directories(environ, process.uid)]
+    root = process.directory / "root"
+    visible = [path for path in tried if (root / path.relative_to("/")).is_socket()]
+    names = " and ".join(map(str, tried))
+    if not visible:
+        own = own_process(surroundings.proc).namespace("mnt")
+        other = process.namespace("mnt")
+        if own and other and own != other:
+            return f"{names} is not there in its container; mount that directory into it"
+        return f"it looks for the socket {names}, where no daemon listens"
+    daemon = daemon_process(surroundings)
+    closed = not (visible[0].exists() and visible[0].stat().st_mode & 0o006)
+    if daemon is not None and process.uid not in (0, daemon.uid) and closed:
+        return (
+            f"it runs as uid {process.uid} and the daemon serves uid {daemon.uid} only; start "
+            "msmon-daemon with --allow-users everybody, or as that user"
+        )
+    return ""
