@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from msmon.agent import library
 from msmon.agent.log import AgentLog
 from msmon.agent.pending import PendingCommand
@@ -115,6 +117,7 @@ class Collector:
     # --- the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
+        np.seterr(all="ignore")  # for this thread only: odd records must not print warnings
         self._look_for_library()
         self._publish()
         running = True

@@ -83,6 +83,7 @@ class Link:
         self._thread = threading.Thread(target=self._run, name="msmon-link", daemon=True)
         self._end_by_s: float | None = None
         self._pause_s = FIRST_PAUSE_S
+        self._random = random.Random()  # the job's own random numbers stay what they are
         self._last_problem = ""
         self._heartbeat_s = 2.0
         self._next_heartbeat_s = 0.0
@@ -218,7 +219,7 @@ class Link:
         """Wait before the next connection, a little differently in every rank."""
         if self._ending():
             return
-        end_s = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
+        end_s = time.monotonic() + self._pause_s * self._random.uniform(0.75, 1.25)
         self._pause_s = max(self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S))
         while not self._ending() and (left_s := end_s - time.monotonic()) > 0:
             poll = select.poll()

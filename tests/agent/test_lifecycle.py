@@ -19,25 +19,25 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("monitoring", [False, True])
-def test_exit_code_is_the_jobs_own(daemon, job, ending, monitoring):
+def test_a_monitored_job_ends_as_it_would_without(daemon, job, ending):
     statement, code = ENDINGS[ending]
     started = job(f"msmon.init(rank=0)\nrecord_for_ever(KERNEL, 1000)\nstopped()\n{statement}\n")
     daemon.await_hello()
-    if monitoring:
-        assert daemon.command("monitor.start", kinds="Kernel").ok
+    assert daemon.command("monitor.start", kinds="Kernel").ok
     exit_code, out, errors = started.end()
     assert exit_code == code
     assert out == ""
     assert "msmon" not in errors
+    assert errors == "" or ending in ("exception", "SIGINT")
 
 
-@pytest.mark.parametrize("ending", ["falls off the end", "sys.exit", "exception"])
-def test_exit_without_a_daemon(daemon, job, ending):
-    daemon.stop()
-    statement, code = ENDINGS[ending]
-    started = job(f"msmon.init()\n{statement}\n")
-    assert started.end()[0] == code
+@pytest.mark.parametrize("with_daemon", [True, False])
+def test_an_idle_job_ends_as_it_would_without(daemon, job, with_daemon):
+    started = job("msmon.init()\nstopped()\nsys.exit(7)\n")
+    daemon.await_hello()
+    if not with_daemon:
+        daemon.stop()
+    assert started.end() == (7, "", "")
 
 
 def test_exit_while_mspti_blocks(daemon, job):
@@ -58,8 +58,8 @@ if child == 0:
     msmon.shutdown()
     sys.exit(3)
 _, status = os.waitpid(child, 0)
-print(os.WEXITSTATUS(status), flush=True)
 record(KERNEL, 11)
+print(os.WEXITSTATUS(status), flush=True)
 sys.stdin.read()
 """
 
@@ -80,7 +80,7 @@ FORKS_UNDER_LOAD = """
 msmon.init(rank=0)
 record_for_ever(KERNEL, 100000)
 stopped()
-for _ in range(40):
+for _ in range(15):
     child = os.fork()
     if child == 0:
         sys.exit(0)
@@ -194,3 +194,25 @@ except msmon.errors.UsageError as error:
     print(error)
 """)
     assert "rank" in started.output()
+
+
+RANDOM = """
+import random
+import numpy
+random.seed(1)
+numpy.random.seed(1)
+before = random.getstate(), numpy.random.get_state()[1].tolist()
+msmon.init()
+stopped()
+after = random.getstate(), numpy.random.get_state()[1].tolist()
+print(before == after, flush=True)
+"""
+
+
+def test_the_jobs_random_numbers_stay_what_they_are(daemon, job):
+    daemon.stop()
+    started = job(RANDOM)
+    daemon.start()
+    daemon.await_hello()
+    started.line()
+    assert started.output() == "True"
