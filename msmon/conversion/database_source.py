@@ -8,6 +8,7 @@ from kind API or NodeAPI (taken for API).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,6 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from msmon.conversion.building import BatchBuilder
+from msmon.conversion.database_facts import (
+    API_KINDS_OF_LEVELS,
+    Facts,
+    open_database,
+    read_facts,
+)
 from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
 from msmon.conversion.source import Source
 from msmon.errors import SinkError
@@ -22,13 +29,7 @@ from msmon.kinds import INVALID_ID, ActivityKind
 from msmon.records import Batch
 from msmon.sessions import UNKNOWN_RANK, Gap
 from msmon.sinks import sqlite_schema as schema
-from msmon.sinks.sqlite_file import open_for_reading
 
-_API_KINDS = {
-    10000: ActivityKind.API,
-    20000: ActivityKind.AclAPI,
-    5000: ActivityKind.RuntimeAPI,
-}
 _ROWS_AT_ONCE = 4096
 _U64 = 2**64
 _MARKER_TASK = "MsTx"
@@ -44,26 +45,36 @@ class DatabaseSource(Source):
     def __init__(self, path: Path) -> None:
         super().__init__([path])
         try:
-            self._connection = open_for_reading(path)
-            self._tables = {
-                name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")
-            }
+            with contextlib.closing(open_database(path)) as connection:
+                self._facts = read_facts(connection)
         except sqlite3.Error as error:
             raise SinkError(f"can't read {path}: {error}", "is it an exported file?") from error
         self._ready: list[Batch] = []
         self._builders = {kind: BatchBuilder(kind, self._ready.append) for kind in ActivityKind}
         self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
-        self._strings: dict[int, str] = {}
+        self._strings = dict(self._facts.strings)
         self._unnamed = 0
-        self._shifted_levels: set[int] = set()
-        self._read_facts()
+        self._take_facts(self._facts)
+
+    def _take_facts(self, facts: Facts) -> None:
+        process = dataclasses.replace(self.process, host=facts.host)
+        if process.rank == UNKNOWN_RANK and facts.rank is not None:
+            process = dataclasses.replace(process, rank=facts.rank)
+        if not process.pid and facts.pid is not None:
+            process = dataclasses.replace(process, pid=facts.pid)
+        self.process = process
+        self.kinds = facts.api_kinds
+        self.start_ns, self.end_ns = facts.start_ns, facts.end_ns
+        self.notes = facts.notes
+        self.problems = facts.problems
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
         readers = self._readers()
         share = self.size_bytes // max(1, len(readers))
-        for table, (sql, read) in readers.items():
-            yield from self._read_table(table, sql, read)
-            advance(share)
+        with contextlib.closing(open_database(self.paths[0])) as connection:
+            for table, (sql, read) in readers.items():
+                yield from self._read_table(connection, table, sql, read)
+                advance(share)
         self._joiner.flush()
         for builder in self._builders.values():
             builder.flush()
@@ -73,7 +84,6 @@ class DatabaseSource(Source):
             self.problems.append(
                 f"{self._unnamed} texts are missing from STRING_IDS; their numbers stand instead"
             )
-        self._connection.close()
 
     def _readers(self) -> dict[str, tuple[str, Callable[[Any], None]]]:
         """Return table → (query, what to do with a row) for the tables that exist."""
@@ -95,11 +105,13 @@ class DatabaseSource(Source):
                 self._gap,
             ),
         }
-        return {table: reader for table, reader in readers.items() if table in self._tables}
+        return {table: reader for table, reader in readers.items() if table in self._facts.tables}
 
-    def _read_table(self, table: str, sql: str, read: Callable[[Any], None]) -> Iterator[Batch]:
+    def _read_table(
+        self, connection: sqlite3.Connection, table: str, sql: str, read: Callable[[Any], None]
+    ) -> Iterator[Batch]:
         try:
-            cursor = self._connection.execute(sql)
+            cursor = connection.execute(sql)
             while rows := cursor.fetchmany(_ROWS_AT_ONCE):
                 for row in rows:
                     try:
@@ -126,40 +138,6 @@ class DatabaseSource(Source):
             text = self._strings[number] = f"#{number}"
         return text
 
-    # --- facts about the session ------------------------------------------------------
-
-    def _read_facts(self) -> None:
-        self._strings = dict(self._rows("STRING_IDS", "id, value"))
-        meta = dict(self._rows("META_DATA", "name, value"))
-        if "parallel_group_info" in meta:
-            self.notes["parallel_group_info"] = meta["parallel_group_info"]
-        for start_ns, end_ns in self._rows("SESSION_TIME_INFO", "startTimeNs, endTimeNs"):
-            self.start_ns, self.end_ns = start_ns, end_ns
-        for _, host in self._rows("HOST_INFO", "hostUid, hostName"):
-            self.process = dataclasses.replace(self.process, host=str(host))
-        for rank, _ in self._rows("RANK_DEVICE_MAP", "rankId, deviceId"):
-            if self.process.rank == UNKNOWN_RANK:
-                self.process = dataclasses.replace(self.process, rank=int(rank))
-        if not self.process.pid:
-            self._pid_from_rows()
-        levels = {level for (level,) in self._rows("CANN_API", _LEVELS)}
-        self.kinds = frozenset(_API_KINDS[level] for level in levels & set(_API_KINDS))
-        shifted = f"WHERE connectionId >> {schema.LEVEL_CONNECTION_SHIFT} = type"
-        self._shifted_levels = {level for (level,) in self._rows("CANN_API", _LEVELS, shifted)}
-
-    def _pid_from_rows(self) -> None:
-        for (pid,) in self._rows("TASK", "globalPid", "LIMIT 1"):
-            self.process = dataclasses.replace(self.process, pid=int(pid))
-
-    def _rows(self, table: str, columns: str, rest: str = "") -> list[tuple[Any, ...]]:
-        if table not in self._tables:
-            return []
-        try:
-            return self._connection.execute(f"SELECT {columns} FROM {table} {rest}").fetchall()
-        except sqlite3.Error as error:
-            self.problems.append(f"table {table} is damaged: {error}")
-            return []
-
     # --- rows of each table -----------------------------------------------------------
 
     def _task_query(self) -> str:
@@ -173,7 +151,7 @@ class DatabaseSource(Source):
             ("MSTX_EVENTS", "message"),
             ("MSTX_EVENTS", "domainId"),
         ):
-            if table not in self._tables:
+            if table not in self._facts.tables:
                 columns.append("NULL")
                 continue
             columns.append(f"{table}.{column}")
@@ -187,7 +165,7 @@ class DatabaseSource(Source):
     def _marker_join(self) -> str:
         """Device markers take their texts from the host's; kernels must not find any."""
         marker_types = [number for number, text in self._strings.items() if text == _MARKER_TASK]
-        if "MSTX_EVENTS" not in self._tables:
+        if "MSTX_EVENTS" not in self._facts.tables:
             return ""
         return (
             " LEFT JOIN MSTX_EVENTS ON MSTX_EVENTS.connectionId = TASK.connectionId "
@@ -220,7 +198,7 @@ class DatabaseSource(Source):
             self._add(ActivityKind.Kernel, *times, type_text, kernel_name)
 
     def _api(self, row: Any) -> None:
-        kind = _API_KINDS.get(row[2])
+        kind = API_KINDS_OF_LEVELS.get(row[2])
         if kind is None:
             self.skipped += 1
             return
@@ -231,7 +209,7 @@ class DatabaseSource(Source):
 
     def _api_values(self, row: Any) -> tuple[Any, ...]:
         start_ns, end_ns, level, global_tid, connection, name = row
-        if level in self._shifted_levels:
+        if level in self._facts.shifted_levels:
             connection -= level << schema.LEVEL_CONNECTION_SHIFT
         process_id, thread_id = _split_tid(global_tid)
         times = (_unsigned(start_ns), _unsigned(end_ns))
@@ -296,9 +274,6 @@ _COLLECTIVES = (
     "SELECT startNs, endNs, connectionId, groupName, dataType, algType, count, opType, deviceId "
     "FROM COMMUNICATION_OP"
 )
-
-
-_LEVELS = "DISTINCT type"
 
 
 def _unsigned(value: int) -> int:

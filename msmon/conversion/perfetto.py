@@ -46,6 +46,7 @@ class PerfettoTrace:
         self._numbers = numbering()
         self._processes = 0
         self._comma = ""
+        self._file.write('{"displayTimeUnit":"ns","traceEvents":[')
 
     def process(self, process: ProcessInfo) -> TraceProcess:
         """Add a process; several ranks come one after the other."""
@@ -55,8 +56,7 @@ class PerfettoTrace:
 
     def close(self) -> None:
         """Complete the file. Raises OSError."""
-        self._begin(0)
-        self._file.write("\n]}\n")
+        self._file.write(f'\n],"otherData":{{"base_ns":"{self._base_ns or 0}"}}}}\n')
         self._file.close()
         self._unfinished.chmod(0o640)
         self._unfinished.replace(self._path)
@@ -73,18 +73,10 @@ class PerfettoTrace:
 
     def offset_ns(self, start_ns: int) -> int | None:
         """Return nanoseconds since the base of the trace; None for what is no wall-clock time."""
-        self._begin(start_ns)
-        assert self._base_ns is not None
+        if self._base_ns is None:
+            self._base_ns = max(0, start_ns - _HOUR_NS)
         offset = start_ns - self._base_ns
         return offset if -_FAR_NS < offset < _FAR_NS else None
-
-    def _begin(self, first_ns: int) -> None:
-        if self._base_ns is None:
-            self._base_ns = max(0, first_ns - _HOUR_NS)
-            self._file.write(
-                f'{{"displayTimeUnit":"ns","otherData":{{"base_ns":"{self._base_ns}"}},'
-                '"traceEvents":['
-            )
 
     def _name_track(self, what: str, track: Track, name: str, order: int) -> None:
         place = f'"ph":"M","pid":{track.pid},"tid":{track.tid},'

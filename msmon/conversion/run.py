@@ -102,11 +102,15 @@ def convert(
 def _convert_source(
     source: Source, output: Output, advance: Callable[[int], None], report: Report
 ) -> None:
-    output.begin(source)
-    for batch in source.batches(advance):
-        output.write(batch)
-        report.records[batch.kind.name] = report.records.get(batch.kind.name, 0) + len(batch)
-    output.end(source)
+    batches = source.batches(advance)
+    first = next(batches, None)
+    if first is not None or not source.skipped:
+        output.begin(source)
+        for batch in itertools.chain([first] if first is not None else [], batches):
+            output.write(batch)
+            name = batch.kind.name
+            report.records[name] = report.records.get(name, 0) + len(batch)
+        output.end(source)
     report.skipped += source.skipped
     report.problems += [f"{source.paths[0]}: {problem}" for problem in source.problems]
 

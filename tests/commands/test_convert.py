@@ -1,0 +1,73 @@
+"""``msmon convert`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from msmon.commands.main import main
+
+LINE = (
+    '{"correlationId":7,"deviceId":0,"endNs":1790000000000000900,"kind":"Kernel",'
+    '"name":"MatMul","startNs":1790000000000000100,"streamId":2,"type":"CUBE"}\n'
+)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    path = tmp_path / "msmonitor_42_20260101000000000_3.jsonl"
+    path.write_text(LINE * 3 + LINE[:40])
+    return path
+
+
+def test_files_go_to_stdout_and_counts_to_stderr(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "trace.json"
+    assert main(["convert", str(exported), "--to", "perfetto", "-o", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}\n"
+    assert "records: 3 Kernel" in printed.err
+    assert "skipped damaged parts: 1" in printed.err
+    events = json.loads(out.read_text())["traceEvents"]
+    assert len([event for event in events if event["ph"] == "X"]) == 3
+
+
+def test_a_directory_in_and_the_current_directory_out(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    assert main(["convert", str(tmp_path), "--to", "db"]) == 0
+    (made,) = work.iterdir()
+    assert made.name.startswith("msmonitor_42_")
+    assert made.name.endswith("_3.db")
+    assert capsys.readouterr().out == f"{made.name}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["missing.db", "--to", "xlsx"], 2, "does not exist"),
+        ([".", "--to", "xlsx"], 2, "no exported files"),
+        (["notes.txt", "--to", "jsonl"], 1, "nothing could be read"),
+        (["notes.txt", "--to", "pdf"], 2, "pdf"),
+        (["notes.txt"], 2, "--to"),
+        (["notes.txt", "--to", "db", "-o", "notes.txt"], 2, "--out"),
+    ],
+)
+def test_bad_input_is_a_clear_error(
+    arguments: list[str], code: int, text: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("not an export\n")
+    assert main(["convert", *arguments]) == code
+    printed = capsys.readouterr()
+    assert text in printed.err
+    assert "Traceback" not in printed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
