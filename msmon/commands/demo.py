@@ -127,12 +127,13 @@ def _watch(
     end = time.monotonic() + duration_s
     limit = max(2, (console.height - 4) // ranks)
     live = Live(console=console, auto_refresh=False, transient=True)
-    with live if console.is_terminal else contextlib.nullcontext():
+    drawn = sys.stdout.isatty()  # rich would also draw where FORCE_COLOR is set
+    with live if drawn else contextlib.nullcontext():
         while (left_s := end - time.monotonic()) > 0:
             time.sleep(min(REFRESH_S, left_s))
             cluster.check()
             metrics.read()
-            if console.is_terminal and metrics.totals:
+            if drawn and metrics.totals:
                 title = f"Top operators per rank, {max(0.0, left_s):.0f} s to go (Ctrl-C ends)"
                 live.update(operator_table(metrics.totals, min(limit, TOP), title), refresh=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import NoReturn
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -68,8 +69,9 @@ def _answer_without_table(reply: Reply, selection: Selection, connection: Connec
         for line in daemon_lines(reply.daemon):
             click.echo(line.plain)
     code = show_answer(reply, connection.json)
-    nothing_asked = selection == Selection()
-    return 0 if nothing_asked and reply.outcome in ("ok", "none-registered") else code
+    if selection == Selection() and reply.outcome == "none-registered":
+        return 0  # nobody there is an answer, too
+    return 1 if reply.text else code
 
 
 def _console() -> Console:
@@ -90,11 +92,13 @@ def _page(reply: Reply, verbose: bool) -> RenderableType:
     return Group(*parts)
 
 
-def _watch(connection: Connection, selection: Selection, verbose: bool, interval_s: float) -> None:
+def _watch(
+    connection: Connection, selection: Selection, verbose: bool, interval_s: float
+) -> NoReturn:
     """Show the status again and again until Ctrl-C; a daemon that is away may come back."""
     console = _console()
     live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-    in_place = console.is_terminal and not connection.json
+    in_place = sys.stdout.isatty() and not connection.json
     if in_place:
         live.start()
     try:

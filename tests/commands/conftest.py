@@ -12,6 +12,12 @@ from msmon.commands import connection as connection_module
 from msmon.commands.main import main
 
 
+@pytest.fixture(autouse=True)
+def _plain_output(monkeypatch):
+    """Whatever the terminal of the tests asks for, output is compared without colours."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
 @dataclass
 class Answering:
     """Takes the place of the client: keeps requests, gives ``reply`` or raises ``error``."""

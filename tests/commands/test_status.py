@@ -64,6 +64,7 @@ def test_a_wanted_rank_that_is_not_there_is_named(run, daemon):
     code, out, err = run("status", "--rank", "0,9")
     assert (code, err) == (1, "msmon: no rank 9 is known\n")
     assert "idle" in out
+    assert run("status", "--rank", "0,9", "--json")[0] == 1
 
 
 def test_json_is_the_whole_reply(run, daemon):
