@@ -50,60 +50,98 @@ def json_text(text: str) -> bytes:
     return json.dumps(printable(text), ensure_ascii=False).encode()
 
 
+def compacted(numbers: Column) -> tuple[Column, Column]:
+    """Return the distinct small numbers, ascending, and each number's place among them."""
+    numbers = numbers.astype(np.intp)
+    used = np.flatnonzero(np.bincount(numbers))
+    place_of = np.zeros(int(used[-1]) + 1, np.intp)
+    place_of[used] = np.arange(len(used))
+    return used, place_of[numbers]
+
+
 def lines(parts: Sequence[Part], count: int) -> bytes:
     """Return ``count`` lines, each the parts one after the other."""
     chunks = []
     begin = 0
     while begin < count:
         end = min(count, begin + ROWS_AT_ONCE)
-        cells = [_cell(part, begin, end) for part in parts]
+        cells = [cell for part in parts for cell in _cells(part, begin, end)]
         width = sum(cell.shape[-1] for cell in cells)
         if width * (end - begin) > BYTES_AT_ONCE and end - begin > 1:
             end = begin + max(1, BYTES_AT_ONCE // width)
             cells = [cell if cell.ndim == 1 else cell[: end - begin] for cell in cells]
-        matrix = np.empty((end - begin, width), np.uint8)
-        place = 0
-        for cell in cells:
-            matrix[:, place : place + cell.shape[-1]] = cell
-            place += cell.shape[-1]
-        chunks.append(matrix.tobytes().translate(None, b"\0"))
+        chunks.append(_joined(cells, end - begin, width))
         begin = end
     return b"".join(chunks)
 
 
-def _cell(part: Part, begin: int, end: int) -> Column:
-    """Return the bytes of a part: shape (width,) for a constant, else (rows, width)."""
+def _joined(cells: Sequence[Column], count: int, width: int) -> bytes:
+    """Lay out the cells of ``count`` lines side by side and take out the padding."""
+    constants = np.zeros(width, np.uint8)
+    columns = []
+    place = 0
+    for cell in cells:
+        if cell.ndim == 1:
+            constants[place : place + len(cell)] = cell
+        else:
+            columns.append((place, cell))
+        place += cell.shape[-1]
+    matrix = np.empty((count, width), np.uint8)
+    matrix[:] = constants
+    for place, cell in columns:
+        matrix[:, place : place + cell.shape[1]] = cell
+    return matrix.tobytes().translate(None, b"\0")
+
+
+def _cells(part: Part, begin: int, end: int) -> list[Column]:
+    """Return the bytes of a part: shape (width,) where constant, else (rows, width)."""
     if isinstance(part, bytes):
-        return np.frombuffer(part, np.uint8)
+        return [np.frombuffer(part, np.uint8)]
     if isinstance(part, Texts):
-        return _text_cell(part, begin, end)
-    return _digits(part[begin:end])
+        return [_text_cell(part, begin, end)]
+    return _digit_cells(part[begin:end])
 
 
 def _text_cell(texts: Texts, begin: int, end: int) -> Column:
-    used, places = np.unique(texts.numbers[begin:end], return_inverse=True)
+    used, places = compacted(texts.numbers[begin:end])
     fragments = [texts.fragments[number] for number in used.tolist()]
+    if len(fragments) == 1:
+        return np.frombuffer(fragments[0], np.uint8)
     width = max(map(len, fragments))
     padded = b"".join(fragment.ljust(width, b"\0") for fragment in fragments)
     table = np.frombuffer(padded, np.uint8).reshape(len(fragments), width)
-    cell: Column = table[places]
-    return cell
+    return table.take(places, axis=0)
 
 
-def _digits(numbers: Column) -> Column:
-    """Return non-negative integers as right-aligned ASCII digits, padded left with NUL."""
-    rest = numbers.astype(np.uint64)
-    width = len(str(int(rest.max())))
-    narrowest = len(str(int(rest.min())))
+def _digit_cells(numbers: Column) -> list[Column]:
+    """Return non-negative integers as ASCII digits: what all have in front, then the rest.
+
+    Times of one chunk differ only in their last digits. The rest is right-aligned and
+    padded left with NUL.
+    """
+    lowest, highest = str(int(numbers.min())), str(int(numbers.max()))
+    shared = _common_start(lowest, highest) if len(lowest) == len(highest) else ""
+    width = len(highest) - len(shared)
+    constant = np.frombuffer(shared.encode(), np.uint8)
+    if not width:
+        return [constant]
+    rest = numbers.astype(np.uint64) - np.uint64(int(shared or 0) * 10**width)
+    if width < 10:
+        rest = rest.astype(np.uint32)
     groups = -(-width // 4)
     cell = np.empty((len(rest), groups, 4), np.uint8)
     for group in range(groups - 1, -1, -1):
         quotient = rest // _TEN_THOUSAND
-        cell[:, group] = _FOUR_DIGITS[rest - quotient * _TEN_THOUSAND]
+        cell[:, group] = _FOUR_DIGITS.take(rest - quotient * _TEN_THOUSAND, axis=0)
         rest = quotient
     digits: Column = cell.reshape(len(cell), groups * 4)[:, groups * 4 - width :]
-    if narrowest < width:
+    if len(lowest) < len(highest):
         leading = np.cumsum(digits != _ZERO, axis=1) == 0
         leading[:, -1] = False
         digits[leading] = 0
-    return digits
+    return [constant, digits]
+
+
+def _common_start(one: str, other: str) -> str:
+    length = next((place for place, pair in enumerate(zip(one, other)) if len(set(pair)) > 1), None)
+    return one[:length]

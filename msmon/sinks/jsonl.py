@@ -20,6 +20,7 @@ from msmon.sinks.jsonl_limits import DEFAULT_FILES, DEFAULT_LINES, limits_in_for
 from msmon.sinks.jsonl_records import LineBlock, marker_lines, record_lines
 from msmon.windows import Window
 
+LINES_PER_WRITE = 1 << 14
 GROUP_INFO_KEY = "parallel_group_info"
 
 
@@ -80,10 +81,10 @@ class _SessionLines:
             self.files.end()
 
     def _write(self, block: LineBlock) -> None:
-        """Write a block with one system call per file that it reaches into."""
+        """Write a block in as few system calls as rotation and memory allow."""
         begin = 0
         while begin < block.count:
-            end = min(block.count, begin + self.files.room)
+            end = min(block.count, begin + self.files.room, begin + LINES_PER_WRITE)
             self.files.write(block.encode(begin, end), end - begin)
             begin = end
         records = block.block.records

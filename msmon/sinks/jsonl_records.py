@@ -13,7 +13,7 @@ import numpy as np
 from msmon.kinds import API_KINDS, INVALID_ID, ActivityKind, CommunicationDataType, SourceKind
 from msmon.markers import MarkerEvents
 from msmon.records import Batch, Column
-from msmon.sinks.json_lines import Part, Texts, json_text, lines
+from msmon.sinks.json_lines import Part, Texts, compacted, json_text, lines
 
 Source = Union[str, Callable[["Block"], Part]]
 """Where a value comes from: an integer field, or a function for anything else."""
@@ -28,11 +28,8 @@ class Block:
 
     def texts(self, field: str) -> Texts:
         """Return a text field as JSON texts; only those in use are encoded."""
-        numbers = self.records[field]
-        fragments = [b""] * len(self.strings)
-        for number in np.unique(numbers).tolist():
-            fragments[number] = json_text(self.strings[number])
-        return Texts(fragments, numbers)
+        used, places = compacted(self.records[field])
+        return Texts([json_text(self.strings[number]) for number in used.tolist()], places)
 
 
 @dataclass(frozen=True)
