@@ -26,6 +26,7 @@ class SimulationOptions:
     watches; it takes away from ``layers`` where it is low, and ends at what one micro batch
     through one layer needs per step. ``slow_rank`` (-1: none) computes ``slow_factor`` times
     as long as the others. ``jitter`` is the largest relative deviation of a duration.
+    ``slow_link`` is how many times as long the first all-reduce of every fourth step transfers.
     ``preload`` behaves as if libmspti.so were in LD_PRELOAD, ``lost_delivery_thread`` as on
     the starts where MSPTI loses that thread. ``ledger`` is a file for what was recorded, in
     which ``{rank}`` stands for the rank.
@@ -35,6 +36,7 @@ class SimulationOptions:
     jitter: float = 0.05
     slow_rank: int = -1
     slow_factor: float = 1.3
+    slow_link: float = 1.0
     seed: int = 0
     step_ms: int = 200
     layers: int = 4
@@ -64,6 +66,7 @@ _OPTIONS = {
         _option("jitter", real_number, 0, 0.9),
         _option("slow_rank", whole_number, -1, 2**31),
         _option("slow_factor", real_number, 0.1, 100),
+        _option("slow_link", real_number, 1, 100),
         _option("seed", whole_number, 0, 2**63),
         _option("step_ms", whole_number, 1, 3_600_000),
         _option("layers", whole_number, 1, 1000),

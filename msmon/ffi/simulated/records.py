@@ -36,14 +36,15 @@ _CALL_SHARES = {
     ActivityKind.NodeAPI: (0.05, 0.40),
     ActivityKind.RuntimeAPI: (0.10, 0.30),
 }
-"""Begin and length of the nested host calls, as shares of their kernel's duration."""
+"""Begin and length of the nested host calls, as shares of their kernel's duration (of a
+collective: of the shortest kernel's, since its launch does not wait for the others)."""
 
 _CALL_NAMES = {
     ActivityKind.API: "launch",
     ActivityKind.NodeAPI: "launch",
     ActivityKind.RuntimeAPI: "rtKernelLaunchWithHandleV2",
 }
-"""API and NodeAPI are the same events; an AclAPI call is named after its operator."""
+"""API and NodeAPI are the same events; an AclAPI call is named after what it launches."""
 
 
 def kernel_records(timeline: Timeline) -> StepRecords:
@@ -63,21 +64,28 @@ def kernel_records(timeline: Timeline) -> StepRecords:
 
 
 def call_records(timeline: Timeline, kind: ActivityKind) -> StepRecords:
-    """Return the host calls of one API kind: one per kernel, with its correlation id."""
+    """Return the host calls of one API kind: one per kernel, then one per collective, with
+    the correlation ids of what they launch."""
     texts = TextIds()
-    operators = timeline.plan.kernel_operators
+    plan, schedule = timeline.plan, timeline.schedule
     begin, length = _CALL_SHARES[kind]
-    schedule = timeline.schedule
     kernel_ns = schedule.kernel_end_ns - schedule.kernel_start_ns
-    start_ns = timeline.host_ns(schedule.kernel_start_ns) + begin * kernel_ns
-    records = empty_records(kind, len(operators))
+    collective_ns = np.full(len(plan.collectives), kernel_ns.min())
+    unit_ns = np.concatenate((kernel_ns, collective_ns))
+    launched_ns = np.concatenate((schedule.kernel_start_ns, schedule.collective_start_ns))
+    start_ns = timeline.host_ns(launched_ns) + begin * unit_ns
+    records = empty_records(kind, len(launched_ns))
     records["start_ns"] = start_ns
-    records["end_ns"] = start_ns + length * kernel_ns
+    records["end_ns"] = start_ns + length * unit_ns
     records["process_id"] = timeline.process_id
     records["thread_id"] = timeline.process_id  # the main thread's id is the process's
-    records["correlation_id"] = timeline.kernel_correlation_ids
+    records["correlation_id"] = np.concatenate(
+        (timeline.kernel_correlation_ids, timeline.collective_correlation_ids)
+    )
     if kind == ActivityKind.AclAPI:
-        records["name"] = texts.ids(operator.acl_name for operator in OPERATORS)[operators]
+        kernels = texts.ids(operator.acl_name for operator in OPERATORS)[plan.kernel_operators]
+        collectives = texts.ids(item.hccl_name for item in COLLECTIVES)[plan.collective_operators]
+        records["name"] = np.concatenate((kernels, collectives))
     else:
         records["name"] = texts.id(_CALL_NAMES[kind])
     return StepRecords.timed(Batch(kind, records, texts.strings), HOST_DEVICE_ID, records["name"])

@@ -30,8 +30,9 @@ BUSY_SHARE = 0.95
 
 RECORDS_PER_KERNEL = 5
 """Kernel, API, NodeAPI, AclAPI and RuntimeAPI."""
-RECORDS_PER_COLLECTIVE = 6
-"""Communication, Hccl and the four markers of a range in domain ``communication``."""
+RECORDS_PER_COLLECTIVE = 10
+"""Communication, Hccl, the four API kinds and the four markers of a range in domain
+``communication``."""
 RECORDS_PER_MICRO_BATCH = 11
 """Two ranges of four markers, a copy, an allocation and a release."""
 RECORDS_PER_STEP = 11
@@ -220,7 +221,7 @@ def schedule_step(
     ranks_ns = base_ns * _segment_factors(options, rank.world_size, variant, len(base_ns))
     own_ns = ranks_ns[rank.rank]
     common_end_ns = DEVICE_START * options.step_ns + np.cumsum(
-        ranks_ns.max(axis=0) + _transfers_ns(plan, options)
+        ranks_ns.max(axis=0) + _transfers_ns(plan, options, variant)
     )
     begin_ns = np.concatenate(([DEVICE_START * options.step_ns], common_end_ns[:-1]))
 
@@ -248,8 +249,10 @@ def _kernel_slots_ns(plan: StepPlan, options: SimulationOptions) -> Column:
     return slots_ns
 
 
-def _transfers_ns(plan: StepPlan, options: SimulationOptions) -> Column:
+def _transfers_ns(plan: StepPlan, options: SimulationOptions, variant: int) -> Column:
     weights = np.array([collective.weight for collective in plan.collectives])
+    if variant == 0:
+        weights[plan.collectives.index(ALL_REDUCE)] *= options.slow_link
     transfers_ns: Column = weights * DEVICE_SHARE * TRANSFER_SHARE * options.step_ns / weights.sum()
     return transfers_ns
 

@@ -8,11 +8,12 @@ import pytest
 from msmon.ffi.simulated import SimulatedRank, SimulationOptions, expected_step, parse_simulation
 from msmon.ffi.simulated.step import step_records
 from msmon.ffi.simulated.timeline import StepRecords, Timeline
-from msmon.ffi.simulated.workload import VARIANTS, StepPlan
+from msmon.ffi.simulated.workload import ALL_REDUCE, VARIANTS, StepPlan, schedule_step
 from msmon.kinds import API_KINDS, ActivityKind, MarkerFlag, SourceKind
 
 RANK = SimulatedRank(5, 1, 8)
 PROCESS_ID = 4321
+LAUNCHED = (ActivityKind.Kernel, ActivityKind.Communication)
 
 
 def timeline(options: SimulationOptions, variant: int = 0) -> Timeline:
@@ -24,7 +25,12 @@ def records_of(options: SimulationOptions | None = None) -> dict[ActivityKind, S
     return {part.batch.kind: part for part in made}
 
 
-@pytest.mark.parametrize("rate", [1_100, 3_000, 20_000, 100_000, 1_000_000])
+def column(records: StepRecords, field: str) -> list[int]:
+    numbers: list[int] = records.batch.records[field].tolist()
+    return numbers
+
+
+@pytest.mark.parametrize("rate", [1_200, 3_000, 20_000, 100_000, 1_000_000])
 def test_a_step_has_as_many_records_as_the_rate_asks_for(rate: int) -> None:
     options = parse_simulation(f"rate={rate}")
     total = sum(len(part.batch) for part in step_records(timeline(options)))
@@ -37,16 +43,16 @@ def test_every_kind_but_external_correlation_occurs() -> None:
 
 def test_every_launch_shares_its_correlation_id_with_its_host_calls() -> None:
     made = records_of()
-    kernel_ids = made[ActivityKind.Kernel].batch.records["correlation_id"]
+    launched_ids = [id_ for kind in LAUNCHED for id_ in column(made[kind], "correlation_id")]
     for kind in API_KINDS:
-        assert (made[kind].batch.records["correlation_id"] == kernel_ids).all()
+        assert column(made[kind], "correlation_id") == launched_ids
 
 
-def test_host_launches_before_the_kernel_starts() -> None:
+def test_host_launches_before_the_device_starts() -> None:
     made = records_of()
-    kernels = made[ActivityKind.Kernel].batch.records
+    launched_ns = np.array([ns for kind in LAUNCHED for ns in column(made[kind], "start_ns")])
     for kind in API_KINDS:
-        assert (made[kind].batch.records["start_ns"] < kernels["start_ns"]).all()
+        assert (np.array(column(made[kind], "start_ns")) < launched_ns).all()
 
 
 def test_host_calls_are_nested() -> None:
@@ -108,6 +114,18 @@ def test_every_collective_has_a_range_in_its_own_domain() -> None:
     made = records_of()
     domains = made[ActivityKind.Marker].batch.text("domain").tolist()
     assert domains.count("communication") == len(made[ActivityKind.Communication].batch)
+
+
+def test_slow_link_makes_one_all_reduce_in_four_steps_longer() -> None:
+    options = parse_simulation("slow_link=5")
+    plan, alone = StepPlan(options), SimulatedRank(0, 0, 1)  # nobody to wait for: only transfers
+    all_reduces = np.array([item is ALL_REDUCE for item in plan.collectives])
+    for variant in range(VARIANTS):
+        schedule = schedule_step(plan, options, alone, variant)
+        transfers_ns = schedule.collective_end_ns - schedule.collective_start_ns
+        times_usual = transfers_ns[all_reduces] / transfers_ns[all_reduces][-1]
+        assert times_usual[0] == pytest.approx(5 if variant == 0 else 1, rel=1e-3)
+        assert times_usual[1:] == pytest.approx(1, rel=1e-3)
 
 
 def test_bandwidth_is_bytes_per_ns() -> None:
