@@ -79,6 +79,7 @@ class Collector:
         self._library = ""
         self._problem = ""
         self._failures = 0
+        self._ended = False
 
     # --- called from other threads ------------------------------------------------------
 
@@ -120,29 +121,27 @@ class Collector:
         np.seterr(all="ignore")  # for this thread only: odd records must not print warnings
         self._look_for_library()
         self._publish()
-        running = True
-        while running:
+        while not self._ended:
             try:
-                running = self._turn()
+                self._turn()
                 self._failures = 0
             except Exception as error:  # noqa: BLE001  boundary: the job must not notice
                 self._fail(error)
         self._publish()
 
-    def _turn(self) -> bool:
-        """Wait for the next command or tick and do it; False at the end."""
+    def _turn(self) -> None:
+        """Wait for the next command or tick and do it."""
         try:
             command = self._commands.get(timeout=self._wait_s())
         except queue.Empty:
             self._tick()
-            return True
+            return
         if command is None:
+            self._ended = True
             self._end_session("exit")
-            return False
-        if command.begin():
+        elif command.begin():
             self._on_answer(command.message_id, self._carry_out(command))
         self._publish()
-        return True
 
     def _wait_s(self) -> float | None:
         if self._session is None:
@@ -165,11 +164,17 @@ class Collector:
         self._log.write(
             "".join(traceback.format_exception(type(error), error, error.__traceback__))
         )
-        if self._failures >= _MAX_FAILURES and self._session is not None:
-            session, self._session = self._session, None
-            session.abandon("failed")
-        self._phase = "monitoring" if self._session else "idle"
+        if self._failures >= _MAX_FAILURES or self._phase in ("starting", "stopping"):
+            self._give_up_session()
         self._publish()
+
+    def _give_up_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.abandon()
+        elif self._recorder is not None:
+            self._recorder.abandon()
+        self._phase = "idle"
 
     def _look_for_library(self) -> None:
         try:
@@ -213,9 +218,8 @@ class Collector:
             session.start()
         except MsmonError as error:
             self._problem = str(error)
-            raise
-        finally:
             self._phase = "idle"
+            raise
         self._problem = ""
         self._session = session
         self._phase = "monitoring"
@@ -260,11 +264,9 @@ class Collector:
         if session is None:
             return
         self._enter("stopping")
-        try:
-            session.stop(reason)
-        finally:
-            self._session = None
-            self._phase = "idle"
+        session.stop(reason)
+        self._session = None
+        self._phase = "idle"
         self._last_counts = session.counts()
         self._problem = session.problem
         self._log.write(f"session {session.session_id} ended: {reason}")

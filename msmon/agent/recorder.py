@@ -203,19 +203,22 @@ class Recorder:
 
     def ending(self) -> Iterator[Batch]:
         """End the recording as :meth:`stop` does, one buffer at a time; must be exhausted."""
-        handle = self._subscription
-        if handle is None:
+        if not self.active:
             return
-        for kind in sorted(self._enabled):
-            self._disable(kind)
-        self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
+        self._disable_all()
         yield from self.batches()
-        self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
-        self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
+        self._unsubscribe()
         yield from self.batches()
-        self._enable_domains()
-        self._subscription = None
-        _HOLDER.pop("subscription", None)
+        self._give_way()
+
+    def abandon(self) -> None:
+        """End the recording and discard what is still inside MSPTI."""
+        if not self.active:
+            return
+        self._disable_all()
+        self._unsubscribe()
+        self._give_way()
+        self._discard_completed()
 
     # --- start and stop, step by step ---------------------------------------------
 
@@ -232,6 +235,22 @@ class Recorder:
             self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
             raise
         self._subscription = handle
+
+    def _disable_all(self) -> None:
+        for kind in sorted(self._enabled):
+            self._disable(kind)
+        self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
+
+    def _unsubscribe(self) -> None:
+        handle = self._subscription
+        self._attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
+        self._attempt("msptiActivityFlushAll", self._mspti.flush_all)
+
+    def _give_way(self) -> None:
+        """Let another recorder have the subscription."""
+        self._enable_domains()
+        self._subscription = None
+        _HOLDER.pop("subscription", None)
 
     def _discard_leftovers(self) -> None:
         """Have buffers of an earlier recording completed and thrown away.

@@ -37,7 +37,7 @@ _CLOCK_JUMP_NS = 1_000_000_000
 
 
 class MonitoringSession:
-    """A session from start to stop; made when its recorder has been started.
+    """A session from :meth:`start` to :meth:`stop` (or :meth:`abandon`), with ticks between.
 
     ``step`` returns the current training step (-1: unknown).
     """
@@ -130,14 +130,16 @@ class MonitoringSession:
         self._take(self._recorder.ending())
         if self._recorder.problems:
             self.problem = self._recorder.problems[-1]
-        end_ns = self._wall_ns(time.monotonic())
-        self._losses.report(end_ns, at_end=True)
+        self._losses.report(self._wall_ns(time.monotonic()), at_end=True)
         self._close_window()
-        self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
+        self._close(reason)
 
-    def abandon(self, reason: str) -> None:
-        """End after an unforeseen failure: deliver no more, but stop recording."""
-        self._recorder.stop()
+    def abandon(self) -> None:
+        """End after an unforeseen failure: what has not been read yet is given up."""
+        self._recorder.abandon()
+        self._close("failed")
+
+    def _close(self, reason: str) -> None:
         end_ns = self._wall_ns(time.monotonic())
         self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from msmon.bus.messages import SessionNote
+from msmon.bus.messages import GapReport, SessionNote
 from msmon.kinds import ActivityKind
 
 RECORDS_ON_DEMAND = """
@@ -243,3 +243,30 @@ def test_recording_with_the_gil_held_never_stalls_and_every_record_is_counted(da
     if not counts.drops:
         assert counts.received["Kernel"] == int(count)
     assert counts.received["API"] > 0
+
+
+OVERLOAD = """
+msmon.init(rank=0)
+holding = ctypes.PyDLL(double._name)
+stopped()
+holding.double_record(ctypes.c_uint32(KERNEL), ctypes.c_uint64(6_000_000))
+print("recorded", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_finds_no_free_buffer_is_counted_to_the_last_record(daemon, job):
+    """The GIL is held all the while, so that nothing can be read."""
+    started = job(OVERLOAD)
+    daemon.await_hello()
+    session_id = daemon.command("monitor.start", kinds="Kernel").session_id
+    started.line()
+    assert started.output() == "recorded"
+    daemon.command("monitor.stop")
+    counts = daemon.await_closed().end.counts
+    dropped = counts.drops["slots"]
+    assert dropped > 0
+    assert counts.received["Kernel"] + dropped == 6_000_000
+    gaps = [gap.gap for gap in daemon.of_type(GapReport) if gap.session_id == session_id]
+    assert sum(gap.records["Kernel"] for gap in gaps) == dropped
+    assert {gap.stage for gap in gaps} == {"slots"}
