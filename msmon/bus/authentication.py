@@ -60,6 +60,7 @@ ROLES_FOR: dict[type[Message], frozenset[Role]] = {
     messages.StatusRequest: _ASKS,
     messages.VersionRequest: _ASKS,
     messages.MonitorRequest: _COMMANDS,
+    messages.TraceRequest: _COMMANDS,
 }
 """Who may send which message. What is not listed here is taken from nobody."""
 

@@ -21,6 +21,7 @@ from msmon.bus import messages
 from msmon.bus.approvals import Approvals
 from msmon.bus.authentication import REGISTERS, Authenticator, Peer
 from msmon.bus.codec import Envelope, decode, encode, message_id_of
+from msmon.bus.commanding import Commander
 from msmon.bus.limited_log import LimitedLog
 from msmon.bus.messages import Message, Refused, Reply, Welcome
 from msmon.bus.monitoring import Monitoring
@@ -29,38 +30,18 @@ from msmon.bus.registry import Process, Registry
 from msmon.bus.rows import status_row
 from msmon.bus.selection import matches, select
 from msmon.bus.streams import STREAM_TYPES, Streams
+from msmon.bus.timing import Timing
 from msmon.errors import CommandRefused, MsmonError
 
 _log = logging.getLogger(__name__)
+
+FROM_AGENTS = (*STREAM_TYPES, messages.Status, messages.Answer, messages.Goodbye)
 
 _MESSAGES_PER_TURN = 100
 """Messages taken before other events of the loop get their turn."""
 _MAX_REQUESTS = 256
 """Commands that may wait for agents at the same time."""
 _OUTPUTS_CLOSE_S = 4.0
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How often agents report, and when they count as lost. Everything derives from one number."""
-
-    heartbeat_s: float = 2.0
-    keep_gone_s: float = 600.0
-
-    @property
-    def lost_after_s(self) -> float:
-        """Silence after which a process is lost."""
-        return 4 * self.heartbeat_s
-
-    @property
-    def grace_s(self) -> float:
-        """Time after the loss until the outputs of its sessions are closed."""
-        return 5 * self.heartbeat_s
-
-    @property
-    def check_interval_s(self) -> float:
-        """Time between two looks at what is overdue."""
-        return self.heartbeat_s / 4
 
 
 @dataclass(frozen=True)
@@ -105,8 +86,9 @@ class Broker:
             timing.grace_s,
             timing.keep_gone_s,
         )
+        self._commander = Commander(self._command)
         self._monitoring = Monitoring(
-            self._registry, self._streams, self._outputs, approvals, self._command, facts.host
+            self._registry, self._streams, self._outputs, approvals, self._commander, facts.host
         )
 
     def start(self) -> None:
@@ -192,8 +174,10 @@ class Broker:
             self._send(route, Reply("ok", daemon=self._daemon_row()), message_id)
         elif isinstance(message, messages.MonitorRequest):
             self._begin_request(route, peer, message, message_id)
-        else:
+        elif isinstance(message, FROM_AGENTS):
             self._act_for_agent(route, envelope)
+        else:
+            raise CommandRefused(f"this daemon can't carry out a {message.TYPE!r}")
 
     def _act_for_agent(self, route: bytes, envelope: Envelope) -> None:
         message = envelope.message
@@ -207,11 +191,11 @@ class Broker:
         elif isinstance(message, messages.Status):
             process.status = message
         elif isinstance(message, messages.Answer):
-            self._monitoring.answered(process, envelope.message_id, message)
+            self._commander.answered(process, envelope.message_id, message)
         elif isinstance(message, messages.Goodbye):
             _log.info("%s ended: %s", process.label, message.reason)
             self._registry.goodbye(process, now_s)
-            self._monitoring.gone(process)
+            self._commander.gone(process)
 
     def _greet(self, route: bytes, peer: Peer, hello: messages.Hello, message_id: str) -> None:
         if hello.process is not None:
@@ -310,7 +294,7 @@ class Broker:
         now_s = time.monotonic()
         for process in self._registry.expire(now_s):
             _log.warning("%s is lost: silent for %.0f s", process.label, self._timing.lost_after_s)
-            self._monitoring.gone(process)
+            self._commander.gone(process)
         self._streams.expire(now_s)
         if self._refreshing is None or self._refreshing.done():
             refresh = self._authenticator.allow_list.refresh

@@ -23,10 +23,11 @@ import zmq
 from msmon.bus import sockets
 from msmon.bus.approvals import Approvals
 from msmon.bus.authentication import AllowList, Authenticator
-from msmon.bus.broker import Broker, DaemonFacts, Timing
+from msmon.bus.broker import Broker, DaemonFacts
 from msmon.bus.keys import KeyPair, load_or_create_server_keys
 from msmon.bus.outputs import OnCommit, Outputs
 from msmon.bus.runtime import LocalAccess, RuntimeDirectory
+from msmon.bus.timing import Timing
 from msmon.errors import BusError
 
 _log = logging.getLogger(__name__)

@@ -77,10 +77,13 @@ def socket_path(directory: Path) -> Path:
 def local_endpoint(environ: Mapping[str, str], insecure: bool = False) -> Endpoint:
     """Return the endpoint of the daemon on this machine, as it stands now.
 
+    ``insecure``, or MSMON_INSECURE=1 in the environment (for jobs), expects a daemon
+    that was started with --insecure.
     Call it again before each new connection: a restarted daemon may have moved or
     changed its key. Raises DaemonUnreachable when there is no socket, BusError when
     a path or key file is wrong.
     """
+    insecure = insecure or environ.get("MSMON_INSECURE") == "1"
     directories = client_directories(environ)
     for directory in directories:
         path = socket_path(directory)
@@ -130,7 +133,8 @@ def _endpoint_in(directory: Path, path: Path, insecure: bool) -> Endpoint:
     if not public.exists():
         raise BusError(
             f"the daemon's public key {public} is missing",
-            "a daemon started with --insecure has none: use --insecure here too, or restart it",
+            "a daemon started with --insecure has none: restart it, or use --insecure "
+            "(jobs: MSMON_INSECURE=1) here too",
         )
     return Endpoint(f"ipc://{path}", load_public_key(public), KeyPair.generate())
 

@@ -7,16 +7,14 @@ process, when all have answered or the request's time is over.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from msmon.bus.approvals import Approvals
 from msmon.bus.authentication import Peer, Role
-from msmon.bus.messages import Answer, Command, MonitorRequest, Reply, Selection
+from msmon.bus.commanding import Commander
+from msmon.bus.messages import Answer, MonitorRequest, Reply, Selection
 from msmon.bus.outputs import Outputs
 from msmon.bus.registry import Process, Registry
 from msmon.bus.rows import identity_row
@@ -32,17 +30,9 @@ ACTIONS = ("start", "update", "stop")
 MAX_TIMEOUT_S = 600.0
 _NEVER_TYPED = "ship_records"
 
-SendCommand = Callable[[Process, Command, str], bool]
-
-
-@dataclass
-class _Pending:
-    process: Process
-    answer: asyncio.Future[Answer]
-
 
 class Monitoring:
-    """Commands on their way. Every method runs on the broker's loop."""
+    """Carries out requests. Every method runs on the broker's loop."""
 
     def __init__(
         self,
@@ -50,30 +40,15 @@ class Monitoring:
         streams: Streams,
         outputs: Outputs,
         approvals: Approvals,
-        send: SendCommand,
+        commander: Commander,
         host: str,
     ) -> None:
         self._registry = registry
         self._streams = streams
         self._outputs = outputs
         self._approvals = approvals
-        self._send = send
+        self._commander = commander
         self._host = host
-        self._pending: dict[str, _Pending] = {}
-        self._ids = itertools.count(1)
-
-    def answered(self, process: Process, message_id: str, answer: Answer) -> None:
-        """Take the answer of a process to a command; a late or foreign one is dropped."""
-        pending = self._pending.get(message_id)
-        if pending is not None and pending.process is process and not pending.answer.done():
-            pending.answer.set_result(answer)
-
-    def gone(self, process: Process) -> None:
-        """Note that a process is lost or ended: nobody needs to wait for its answers."""
-        for pending in self._pending.values():
-            if pending.process is process and not pending.answer.done():
-                text = f"the process {'was lost' if process.life == 'lost' else 'ended'} meanwhile"
-                pending.answer.set_result(Answer(False, text))
 
     async def carry_out(self, request: MonitorRequest, peer: Peer) -> Reply:
         """Return the reply to a request. Raises UsageError, SinkError, CommandRefused."""
@@ -147,7 +122,7 @@ class Monitoring:
             await asyncio.get_running_loop().run_in_executor(
                 None, self._approvals.add, process.peer.credential, log_file
             )
-        answer = await self._ask(process, f"monitor.{action}", fields, deadline_s)
+        answer = await self._commander.ask(process, f"monitor.{action}", fields, deadline_s)
         row |= {
             "ok": answer.ok,
             "text": answer.text,
@@ -169,7 +144,7 @@ class Monitoring:
         if opened is None:
             return {"text": "monitoring started; its outputs have not reported yet"}
         if isinstance(opened, MsmonError):
-            await self._ask(process, "monitor.stop", {}, time.monotonic() + 5.0)
+            await self._commander.ask(process, "monitor.stop", {}, time.monotonic() + 5.0)
             text = f"{opened.message}; monitoring was stopped again"
             return {"ok": False, "text": text, "next_step": opened.next_step}
         return {"files": list(opened)}
@@ -181,28 +156,6 @@ class Monitoring:
         if not await self._streams.written(answer.session_id, remaining_s):
             row["text"] = f"{answer.text}; its outputs are still being written"
         return row
-
-    async def _ask(
-        self, process: Process, action: str, fields: dict[str, Any], deadline_s: float
-    ) -> Answer:
-        command_id = f"d{next(self._ids)}"
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._pending[command_id] = _Pending(process, future)
-        try:
-            if not self._send(process, Command(action, fields), command_id):
-                return Answer(
-                    False, "the command could not be sent: the connection is gone or full"
-                )
-            return await asyncio.wait_for(future, max(0.0, deadline_s - time.monotonic()))
-        except (asyncio.TimeoutError, TimeoutError):
-            return Answer(False, "no answer in time" + _stuck(process))
-        finally:
-            del self._pending[command_id]
-
-
-def _stuck(process: Process) -> str:
-    stuck_in = process.status.stuck_in if process.status is not None else ""
-    return f"; the process is stuck in {stuck_in}" if stuck_in else ""
 
 
 def _outcome(rows: list[dict[str, Any]]) -> str:

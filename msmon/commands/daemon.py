@@ -14,12 +14,12 @@ from typing import Any
 import click
 
 import msmon
-from msmon.bus.broker import Timing
 from msmon.bus.daemon import DaemonSettings, serve
 from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
 from msmon.bus.keys import keys_directory
 from msmon.bus.outputs import OnCommit
 from msmon.bus.runtime import LocalAccess
+from msmon.bus.timing import Timing
 from msmon.commands.parameters import option_from
 from msmon.errors import BusError, MsmonError, UsageError
 from msmon.options import Option, real_number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import numpy as np
@@ -191,6 +192,17 @@ def test_a_silent_process_is_lost_and_comes_back_when_it_speaks(daemon, agent):
     one.silent = False
     wait_for_state(daemon, 11, "idle")
     assert other.welcomes == 1
+
+
+def test_a_daemon_that_was_stopped_for_a_while_loses_nobody(daemon, agent):
+    daemon.start()
+    one = agent(11)
+    daemon.process.send_signal(signal.SIGSTOP)
+    time.sleep(1.0)  # more than twice the silence that makes a process lost
+    daemon.process.send_signal(signal.SIGCONT)
+    assert daemon.row(11)["state"] == "idle"
+    assert "is lost" not in daemon.log.read_text()
+    assert one.welcomes == 1
 
 
 def test_a_process_that_says_goodbye_has_ended(daemon, agent):
