@@ -177,11 +177,11 @@ def batch() -> Callable[..., Batch]:
     return make_batch
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def session() -> Callable[..., SessionInfo]:
     return make_session
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def job_rank() -> Callable[..., JobRank]:
     return JobRank
