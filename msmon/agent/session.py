@@ -88,7 +88,8 @@ class MonitoringSession:
     @property
     def next_tick_s(self) -> float:
         """When :meth:`tick` is to be called next, on the monotonic clock."""
-        return min(time.monotonic() + self._tick_s, self._window_end_s, self._deadline_s)
+        next_s = time.monotonic() + self._tick_s
+        return min(next_s, self._next_flush_s, self._window_end_s, self._deadline_s)
 
     @property
     def due(self) -> bool:
