@@ -20,7 +20,7 @@ from msmon import __version__
 from msmon.bus import messages
 from msmon.bus.approvals import Approvals
 from msmon.bus.authentication import REGISTERS, Authenticator, Peer
-from msmon.bus.codec import Envelope, decode, encode, message_id_of
+from msmon.bus.codec import MAX_FRAMES, Envelope, decode, encode, message_id_of
 from msmon.bus.commanding import Commander
 from msmon.bus.limited_log import LimitedLog
 from msmon.bus.messages import Message, Refused, Reply, Welcome
@@ -34,6 +34,7 @@ from msmon.bus.timing import Timing
 from msmon.errors import CommandRefused, MsmonError
 
 _log = logging.getLogger(__name__)
+_audit = logging.getLogger("msmon.audit")
 
 FROM_AGENTS = (*STREAM_TYPES, messages.Status, messages.Answer, messages.Goodbye)
 
@@ -135,7 +136,7 @@ class Broker:
 
     def _handle(self, frames: list[zmq.Frame]) -> None:
         route = frames[0].bytes
-        body = [frame.bytes for frame in frames[1:]]
+        body = [frame.bytes for frame in frames[1 : MAX_FRAMES + 2]]  # one more than allowed
         peer = self._peer_of(frames[-1])
         if peer is None:
             self._refuse(route, body, CommandRefused("this key or user is no longer allowed"), "?")
@@ -224,6 +225,7 @@ class Broker:
         try:
             answer = await self._monitoring.carry_out(request, peer)
         except MsmonError as error:
+            _audit.info("%s asked for %r: refused: %s", peer.name, request.action, error.message)
             answer = Refused(error.message, error.next_step)
         except Exception:  # noqa: BLE001 - the caller gets an answer whatever happens
             self._limited.exception("a command could not be carried out")

@@ -24,6 +24,7 @@ MAX_REPLY_HEADER_BYTES = 16 << 20
 """Only a daemon's answer may be that large: it has a row per process."""
 MAX_PAYLOAD_FRAME_BYTES = 16 << 20
 MAX_PAYLOAD_FRAMES = 8
+MAX_FRAMES = 1 + MAX_PAYLOAD_FRAMES
 MAX_ID_CHARACTERS = 64
 
 MESSAGE_TYPES: dict[str, type[Message]] = {

@@ -128,7 +128,7 @@ class Daemon:
             return client.request(message)
 
     def command(self, action: str, fields: dict | None = None, **selection) -> Reply:
-        request = MonitorRequest(action, fields or {}, Selection(**selection), 3.0)
+        request = MonitorRequest(action, fields or {}, Selection(**selection), 2.0)
         return self.ask(request)
 
     def rows(self) -> list[dict]:
@@ -147,6 +147,20 @@ def daemon(daemon_directory: Path) -> Iterator[Daemon]:
     log = daemon.log.read_text() if daemon.log.exists() else ""
     print(log)
     assert "Traceback" not in log
+
+
+@pytest.fixture
+def in_state(daemon: Daemon) -> Callable[[int, str], dict]:
+    """Wait until the daemon lists a process in a state; return its row."""
+
+    def wait(pid: int, state: str) -> dict:
+        def row() -> dict | None:
+            found = daemon.row(pid)
+            return found if found.get("state") == state else None
+
+        return wait_until(row, f"process {pid} is {state}")
+
+    return wait
 
 
 class ScriptedAgent:
