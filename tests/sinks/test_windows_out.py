@@ -1,0 +1,87 @@
+"""Windows as JSON lines and as log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msmon.errors import SinkError
+from msmon.records import Batch
+from msmon.sessions import Gap, SessionEnd
+from msmon.sinks.log import LogSink
+from msmon.sinks.metrics_json import MetricsJsonSink
+from msmon.statistics import WindowStatistics
+from msmon.windows import Window
+
+
+@pytest.fixture
+def window(kernels: Callable[..., Batch]) -> Window:
+    statistics = WindowStatistics()
+    statistics.add(kernels(1000, name_count=2))
+    return statistics.close(4, 100, 1_000_000_100, 17)
+
+
+def test_one_line_per_operator_with_its_statistics(
+    window: Window, session: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.json"
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path, rank=3))
+    sink.write_window("session-3", 2, window)
+    sink.write_gap("session-3", 3, Gap("slots", 1, 2, {"Kernel": 5}))
+    sink.commit()
+    sink.close()
+    *rows, gap = map(json.loads, path.read_text().splitlines())
+    assert {row["name"] for row in rows} == {"MatMul_0", "MatMul_1"}
+    assert sum(row["count"] for row in rows) == 1000
+    first = rows[0]
+    assert (first["rank"], first["pid"], first["host"]) == (3, 4003, "host-a")
+    assert (first["kind"], first["device"], first["step"]) == ("Kernel", 0, 17)
+    assert first["mean_ns"] == first["total_ns"] / first["count"]
+    assert first["min_ns"] <= first["p50_ns"] <= first["p95_ns"] <= first["p99_ns"]
+    assert (gap["kind"], gap["records"]) == ("gap", {"Kernel": 5})
+
+
+def test_a_torn_last_line_is_ended_before_the_next(
+    window: Window, session: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.json"
+    path.write_text('{"torn":')
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path))
+    sink.write_window("session-0", 2, window)
+    sink.commit()
+    sink.close()
+    torn, *rows = path.read_text().splitlines()
+    assert torn == '{"torn":'
+    assert [json.loads(row)["window"] for row in rows] == [4, 4]
+
+
+def test_a_file_that_can_not_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="can't write"):
+        MetricsJsonSink(path=str(tmp_path))
+
+
+def test_the_log_shows_the_top_operators(
+    window: Window,
+    session: Callable[..., Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    sink = LogSink(top=1)
+    sink.open_session(session(tmp_path))
+    sink.write_window("session-0", 2, window)
+    sink.write_gap("session-0", 3, Gap("slots", 1, 2, None, "no free buffer"))
+    sink.close_session("session-0", 4, SessionEnd(9, "stop"))
+    opened, summary, operator, gap, closed = caplog.messages
+    assert "rank 0" in opened
+    assert "window 4 (1.000 s)" in summary
+    assert "Kernel 'MatMul_" in operator
+    assert "unknown no free buffer" in gap
+    assert "closed: stop" in closed
