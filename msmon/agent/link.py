@@ -85,6 +85,7 @@ class Link:
         self._pause_s = FIRST_PAUSE_S
         self._random = random.Random()  # the job's own random numbers stay what they are
         self._last_problem = ""
+        self._greeting: Hello | None = None
         self._heartbeat_s = 2.0
         self._next_heartbeat_s = 0.0
         self._greet_again_s = 0.0
@@ -125,7 +126,7 @@ class Link:
         """Make one connection and serve it until it is lost or the link is to end."""
         with Connection(self._context, self._endpoint(), self._notices) as connection:
             connection.wait_connected(CONNECT_LIMIT_S, self._ending)
-            connection.send(self._hello())
+            self._greet(connection)
             self._await_welcome(connection)
             self._begin()
             while not self._finished(connection):
@@ -149,6 +150,10 @@ class Link:
                 self._take(envelope.message, envelope.message_id)
             if time.monotonic() >= min(deadline_s, self._end_by_s or deadline_s):
                 raise ConnectionLost("the daemon does not answer the greeting")
+
+    def _greet(self, connection: Connection) -> None:
+        self._greeting = self._hello()
+        connection.send(self._greeting)
 
     def _begin(self) -> None:
         self._uplink.start_over()
@@ -189,10 +194,12 @@ class Link:
         now_s = time.monotonic()
         if self._greet_again_s and now_s >= self._greet_again_s:
             # perhaps it has forgotten us: a job can be suspended for longer than it remembers
-            connection.send(self._hello())
+            self._greet(connection)
             self._begin()
         if self._notices.take_changed() or now_s >= self._next_heartbeat_s:
             self.cpu_s = time.thread_time()
+            if self._hello() != self._greeting:  # a framework has been imported since
+                self._greet(connection)
             connection.send(self._status())
             self._next_heartbeat_s = now_s + self._heartbeat_s
 

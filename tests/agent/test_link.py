@@ -138,3 +138,20 @@ def test_a_refused_message_does_not_end_the_connection(daemon, job):
     daemon.send(Refused("this session makes no sense"))
     assert daemon.command("monitor.start", kinds="Kernel").ok
     assert len(daemon.of_type(Hello)) == 1
+
+
+LATE_FRAMEWORK = """
+import types
+msmon.init()
+stopped()
+sys.modules["torch"] = types.ModuleType("torch")
+sys.stdin.read()
+"""
+
+
+def test_a_framework_imported_later_is_told(daemon, job):
+    started = job(LATE_FRAMEWORK)
+    assert daemon.await_hello().process.framework == ""
+    started.line()
+    assert daemon.await_hello(2).process.framework == "torch"
+    assert daemon.command("monitor.start", kinds="Kernel").ok

@@ -185,6 +185,32 @@ def test_a_second_start_is_refused_and_the_session_goes_on(daemon, job):
     assert daemon.await_closed().end.counts.received == {"Kernel": 3}
 
 
+ANOTHER_PROFILER = """
+msmon.init()
+holder = ctypes.c_void_p()
+double.msptiSubscribe(ctypes.byref(holder), None, None)
+stopped()
+double.msptiUnsubscribe(holder)
+print("released", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_subscription_held_by_another_profiler_is_the_reason_of_the_refusal(daemon, job):
+    started = job(ANOTHER_PROFILER)
+    daemon.await_hello()
+    answer = daemon.command("monitor.start", kinds="Kernel")
+    assert not answer.ok
+    assert "msptiSubscribe" in answer.text
+    assert "profiler" in answer.next_step
+    status = daemon.await_status(lambda status: bool(status.problem), "the problem")
+    assert status.state == "idle"
+    started.line()
+    assert started.output() == "released"
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    assert daemon.await_status(lambda status: status.state == "monitoring", "start").problem == ""
+
+
 def test_commands_out_of_place_are_refused(daemon, job):
     job(RECORDS_ON_DEMAND)
     daemon.await_hello()
