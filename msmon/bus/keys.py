@@ -57,23 +57,29 @@ def load_or_create_server_keys(directory: Path) -> KeyPair:
     Raises BusError when the directory or the secret is open to others, or a file
     can't be read or written.
     """
-    secret = directory / SERVER_SECRET_FILE
+    secret, public = directory / SERVER_SECRET_FILE, directory / SERVER_PUBLIC_FILE
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_private(directory)
         if not secret.exists():
-            _create_pair(secret, directory / SERVER_PUBLIC_FILE)
+            _create_secret(secret)
+        pair = load_key_pair(secret)
+        if not public.exists():
+            write_replacing(public, key_file_text({"public-key": pair.public.decode()}), 0o644)
     except OSError as error:
         raise BusError(f"can't keep keys in {directory}: {error.strerror}") from None
-    return load_key_pair(secret)
+    return pair
 
 
-def _create_pair(secret: Path, public: Path) -> None:
+def _create_secret(path: Path) -> None:
+    """Make a key pair in a file that appears complete or not at all."""
     pair = KeyPair.generate()
     text = key_file_text({"public-key": pair.public.decode(), "secret-key": pair.secret.decode()})
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    write_new(beside, text, 0o600)
     with contextlib.suppress(FileExistsError):  # made by another daemon at the same moment
-        write_new(secret, text, 0o600)
-        write_replacing(public, key_file_text({"public-key": pair.public.decode()}), 0o644)
+        os.link(beside, path)
+    beside.unlink()
 
 
 def load_key_pair(path: Path) -> KeyPair:

@@ -34,7 +34,10 @@ def test_the_first_start_makes_keys_that_only_the_owner_reads(tmp_path):
 
 def test_later_starts_use_the_same_keys(tmp_path):
     directory = tmp_path / "keys"
-    assert load_or_create_server_keys(directory) == load_or_create_server_keys(directory)
+    first = load_or_create_server_keys(directory)
+    (directory / "server.key").unlink()
+    assert load_or_create_server_keys(directory) == first
+    assert sorted(path.name for path in directory.iterdir()) == ["server.key", "server.key_secret"]
 
 
 def test_a_secret_is_never_shown():
