@@ -18,6 +18,9 @@ from msmon.records import FIELDS, Batch
 from msmon.sessions import UNKNOWN_RANK, Gap
 from msmon.sinks.jsonl_records import LINE_SHAPES
 
+MAX_LINE_BYTES = 16 << 20
+"""A longer line is no line of ours; it is read, and counted as damaged, in pieces of this size."""
+
 _OTHER_KEYS = {
     "name": "name",
     "type": "type",
@@ -58,7 +61,7 @@ class JsonlSource(Source):
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
         for path in self.paths:
             with path.open("rb") as file:
-                for line in file:
+                while line := file.readline(MAX_LINE_BYTES):
                     self._read_line(line)
                     advance(len(line))
                     if self._ready:

@@ -10,6 +10,7 @@ Values are 32-bit floats, as TensorBoard's scalars are (7 digits).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,13 @@ class TensorBoardSink(Sink):
     NAME = "tensorboard"
     HELP = "Scalars per host, rank and device for TensorBoard."
     OPTIONS = (
-        Option("dir", "dir", "Directory for `tensorboard --logdir`.", text_up_to(4096)),
+        Option(
+            "dir",
+            "dir",
+            "Directory for `tensorboard --logdir`.",
+            text_up_to(4096),
+            metavar="DIRECTORY",
+        ),
         Option(
             "top",
             "top",
@@ -49,6 +56,7 @@ class TensorBoardSink(Sink):
             default=10,
             minimum=0,
             maximum=1000,
+            metavar="N",
         ),
     )
 
@@ -57,6 +65,7 @@ class TensorBoardSink(Sink):
         if not options.get("dir"):
             raise SinkError("sink tensorboard needs a directory", "write tensorboard:dir=DIRECTORY")
         self._root = Path(options["dir"]).absolute()
+        _check_writable(self._root)
         self._top = int(options.get("top", 10))
         self._sessions: dict[str, _SessionRuns] = {}
 
@@ -88,6 +97,23 @@ class TensorBoardSink(Sink):
         for runs in self._sessions.values():
             runs.close()
         self._sessions.clear()
+
+
+def _check_writable(directory: Path) -> None:
+    """Make the directory. Raises SinkError, so that a daemon does not start in vain."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+        reason = "a file is in the way" if in_the_way else error.strerror
+        raise SinkError(
+            f"can't write TensorBoard data to {directory}: {reason}", "choose another directory"
+        ) from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise SinkError(
+            f"can't write TensorBoard data to {directory}: no permission",
+            f"let uid {os.geteuid()} write there, or choose another directory",
+        )
 
 
 class _SessionRuns:

@@ -262,6 +262,34 @@ def test_a_full_disk_leaves_no_torn_record(tmp_path: Path, monkeypatch: pytest.M
     sink.close()
 
 
+def test_a_file_in_the_place_of_the_directory_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/below"):
+        with pytest.raises(SinkError, match="can't write TensorBoard data"):
+            TensorBoardSink(dir=str(tmp_path / name))
+
+
+def test_two_hosts_share_one_folder_and_a_daemon_restarts_in_the_middle(tmp_path: Path) -> None:
+    sinks = {host: TensorBoardSink(dir=str(tmp_path)) for host in ("node-1", "node-2")}
+    for index in (1, 2):
+        for host in sinks:
+            for rank in range(2):
+                name = f"{host}-{rank}"
+                both: list[Operator] = [(ActivityKind.Kernel, dev, "", "k", 1, 9) for dev in (0, 1)]
+                sinks[host].open_session(session(name, host=host, rank=rank, pid=100 + rank))
+                sinks[host].write_window(name, index + 1, window(index, *both))
+        sinks["node-1"].close()
+        sinks["node-1"] = TensorBoardSink(dir=str(tmp_path))
+    runs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*/device_*"))
+    assert runs == [
+        f"{host}/rank_{rank}/device_{device}"
+        for host in ("node-1", "node-2") for rank in (0, 1) for device in (0, 1)
+    ]  # fmt: skip
+    assert all([row[0] for row in scalars(tmp_path / run, "Kernel")] == [0, 1] for run in runs)
+    for sink in sinks.values():
+        sink.close()
+
+
 def test_without_a_directory_the_sink_says_what_to_write() -> None:
     with pytest.raises(SinkError, match="directory"):
         TensorBoardSink()
