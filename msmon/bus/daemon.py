@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ from msmon.errors import BusError
 _log = logging.getLogger(__name__)
 
 _SOCKET_CHECK_S = 1.0
+_STOP_LIMIT_S = 4.8
+"""Longer than the outputs' own limit, and below what service managers wait at least."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +122,25 @@ def _allow_many_connections() -> None:
 
 
 def _stop_event() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
+
+    def begin_stop() -> None:
+        stop.set()
+        limit = threading.Timer(_STOP_LIMIT_S, _give_up)
+        limit.daemon = True
+        limit.start()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, begin_stop)
     return stop
+
+
+def _give_up() -> None:
+    """End now: a thread hangs, say in a file system that does not answer."""
+    _log.error("an output did not end in time; agents send again what was not acknowledged")
+    os._exit(1)
 
 
 async def _until(

@@ -251,3 +251,28 @@ def test_heavy_libraries_are_not_loaded_unless_their_output_is_used():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_an_output_that_hangs_does_not_keep_it_from_ending(daemons):
+    program = (
+        "import asyncio, sys, time\n"
+        "from pathlib import Path\n"
+        "from msmon.bus.daemon import DaemonSettings, serve\n"
+        "class Hanging:\n"
+        "    def __init__(self, on_commit): pass\n"
+        "    def close(self, timeout_s): time.sleep(60)\n"
+        "settings = DaemonSettings(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "asyncio.run(serve(settings, Hanging, lambda line: print(line, flush=True)))\n"
+    )
+    keys = daemons.runtime.parent / "keys"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(daemons.runtime), str(keys)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    daemons.running.append(process)
+    assert "ready" in process.stdout.readline()
+    process.terminate()
+    process.communicate(timeout=2 * DEADLINE_S)
+    assert process.returncode == 1
