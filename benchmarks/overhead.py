@@ -7,6 +7,7 @@ Uses the C library double of the tests, so it needs a C compiler named cc. Measu
   per record (which does less: it only sums);
 - how much slower a Python loop that never releases the GIL runs while the agent takes
   100,000 records per second, agent on and off in turns, same records in both;
+- CPU time of an agent without work and without a daemon, and the cost of one step();
 - how far resident memory grows at 1,000,000 records per second, and whether it comes back.
 
     python benchmarks/overhead.py
@@ -23,12 +24,14 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import msmon
 from msmon.agent.collector import Collector
 from msmon.agent.log import AgentLog
 from msmon.agent.pending import PendingCommand
@@ -49,6 +52,9 @@ MEMORY_RATE = 1_000_000
 MEMORY_SECONDS = 5.0
 MEMORY_BUDGET_MIB = 120.0
 CPU_BUDGET_S = 0.05
+IDLE_SECONDS = 6.0
+IDLE_BUDGET = 0.001
+STEPS = 1_000_000
 
 
 class Recording:
@@ -208,6 +214,24 @@ def memory_growth(agent: Agent, recording: Recording) -> tuple[float, float, flo
     return peak - before, resident_mib() - before, agent.received() / elapsed_s
 
 
+# --- idle ---------------------------------------------------------------------------------------
+
+
+def idle_share() -> float:
+    """Return the share of one core that the whole process uses while the agent idles."""
+    msmon.init()
+    time.sleep(2.0)
+    before_s, start_s = time.process_time(), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    share = (time.process_time() - before_s) / (time.monotonic() - start_s)
+    msmon.shutdown()
+    return share
+
+
+def step_ns() -> float:
+    return timeit.timeit(msmon.step, number=STEPS) / STEPS * 1e9
+
+
 # --- all of it ---------------------------------------------------------------------------------
 
 
@@ -215,6 +239,7 @@ def with_library(measure: Callable[[Recording], None]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([sys.executable, str(BUILD_LIBRARY), directory], check=True)
         os.environ["ASCEND_HOME_PATH"] = directory
+        os.environ["MSMON_RUNTIME_DIR"] = directory
         os.environ.pop("MSMON_SIMULATE", None)
         measure(Recording(f"{directory}/lib64/libmspti.so"))
 
@@ -224,6 +249,8 @@ def main() -> None:
 
 
 def measure_all(recording: Recording) -> None:
+    idle = idle_share()
+    print(f"idle: {100 * idle:.3f} % of a core; one step(): {step_ns():.0f} ns")
     agent = Agent()
     growth, left, rate = memory_growth(agent, recording)
     print(f"memory at {rate:,.0f} records/s: +{growth:.0f} MiB, when idle +{left:.0f} MiB")
@@ -238,6 +265,7 @@ def measure_all(recording: Recording) -> None:
     print(f"RATIO cpu_by_record_over_agent_with_filter {by_record / filtered:.2f}")
     print(f"RATIO cpu_budget_over_agent {CPU_BUDGET_S / plain:.2f}")
     print(f"RATIO loop_speed_agent_on_over_off {ratio:.4f}")
+    print(f"RATIO idle_budget_over_idle {IDLE_BUDGET / idle:.2f}")
     print(f"RATIO memory_budget_over_growth {MEMORY_BUDGET_MIB / growth:.2f}")
 
 
