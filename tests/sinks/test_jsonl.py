@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,28 @@ def test_after_a_crash_nothing_is_torn_twice_or_lost(
     expected = [*kernels(10, seed=1).records["start_ns"], *kernels(10, seed=2).records["start_ns"]]
     assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_a_write_that_fails_half_way_is_undone_and_repeated(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    sink = JsonlSink()
+    sink.open_session(session(tmp_path))
+    sink.write_records("session-0", 2, kernels(50, seed=1))
+    sink.commit()
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard_limit))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            sink.write_records("session-0", 3, kernels(500, seed=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
+    assert sink.open_session(session(tmp_path)).written_seq == 2
+    sink.write_records("session-0", 3, kernels(500, seed=2))
+    sink.close_session("session-0", 4, END)
+    sink.commit()
+    expected = [*kernels(50, seed=1).records["start_ns"], *kernels(500, seed=2).records["start_ns"]]
+    assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
 
 
 def test_two_daemons_on_one_session_are_noticed(
