@@ -49,6 +49,10 @@ class ProcessInfo:
     framework: str = ""
     uid: int = -1
     command: str = ""
+    launch: str = ""
+    """What all ranks of one launch on this host share, and no other launch; may be empty."""
+    local_world_size: int = 0
+    """Ranks of the launch on this host; 0: unknown."""
 
     @property
     def key(self) -> str:

@@ -33,7 +33,8 @@ class Hello(Message):
     TYPE = "hello"
     version: str
     role: str
-    """"agent" or "client"."""
+    """"agent", "client", or "carrier": a helper process of a framework, which takes commands
+    for ranks that have no agent; ``process`` is then the rank that it belongs to."""
     process: ProcessInfo | None = None
 
 
@@ -173,6 +174,10 @@ class Command(Message):
     TYPE = "command"
     action: str
     fields: dict[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+    """Equal in every command that one request caused: a rank carries it out once."""
+    ranks: list[int] = field(default_factory=list)
+    """To a carrier: only these ranks are meant; empty: all that it reaches."""
 
 
 @dataclass(frozen=True)
