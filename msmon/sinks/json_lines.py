@@ -132,7 +132,9 @@ def _digit_cells(numbers: Column) -> list[Column]:
     cell = np.empty((len(rest), groups, 4), np.uint8)
     for group in range(groups - 1, -1, -1):
         quotient = rest // _TEN_THOUSAND
-        cell[:, group] = _FOUR_DIGITS.take(rest - quotient * _TEN_THOUSAND, axis=0)
+        # numpy before 2.1 takes no unsigned 64-bit indices
+        last_four = (rest - quotient * _TEN_THOUSAND).astype(np.intp)
+        cell[:, group] = _FOUR_DIGITS.take(last_four, axis=0)
         rest = quotient
     digits: Column = cell.reshape(len(cell), groups * 4)[:, groups * 4 - width :]
     if len(lowest) < len(highest):
