@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import mmap
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +19,8 @@ from msmon.sinks.jsonl_records import LINE_SHAPES
 
 MAX_LINE_BYTES = 16 << 20
 """A longer line is no line of ours; it is read, and counted as damaged, in pieces of this size."""
+
+_CHUNK_BYTES = 4 << 20
 
 _OTHER_KEYS = {
     "name": "name",
@@ -143,13 +144,18 @@ class JsonlSource(Source):
             self.process = dataclasses.replace(self.process, rank=int(values["rank"]))
 
 
-def _kinds_in(paths: Iterable[Path]) -> Iterator[ActivityKind]:
-    """Yield the kinds whose lines occur, by a plain search: outputs want to know beforehand."""
-    wanted = {kind: f'"kind":"{kind.name}"'.encode() for kind in ActivityKind}
+def _kinds_in(paths: Iterable[Path]) -> set[ActivityKind]:
+    """Return the kinds whose lines occur, by a plain search: outputs want to know beforehand."""
+    needles = {kind: f'"kind":"{kind.name}"'.encode() for kind in ActivityKind}
+    overlap = max(map(len, needles.values()))
+    found: set[ActivityKind] = set()
     for path in paths:
-        if path.stat().st_size == 0:
-            continue
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            for kind, needle in wanted.items():
-                if text.find(needle) >= 0:
-                    yield kind
+        with path.open("rb") as file:
+            tail = b""
+            while chunk := file.read(_CHUNK_BYTES):
+                text = tail + chunk
+                found.update(
+                    kind for kind in needles if kind not in found and needles[kind] in text
+                )
+                tail = text[-overlap:]
+    return found
