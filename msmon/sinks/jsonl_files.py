@@ -135,12 +135,8 @@ class RotatedFiles:
                 f"{self._progress_path} is damaged: {error}", "remove it and start a new session"
             ) from error
         for name, length in progress.open.items():
-            path = self._directory / Path(name).name
             with contextlib.suppress(FileNotFoundError):
-                if length == 0:
-                    path.unlink()
-                elif path.stat().st_size > length:
-                    os.truncate(path, length)
+                _cut_back(self._directory / Path(name).name, length)
         progress.open = {name: length for name, length in progress.open.items() if length}
         progress.kept = [name for name in progress.kept if (self._directory / name).exists()]
         return progress
@@ -164,6 +160,19 @@ class RotatedFiles:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > STALE_AFTER_S:
                     path.unlink()
+
+
+def _cut_back(path: Path, length: int) -> None:
+    """Cut a file to its acknowledged length; one without any is removed. Follows no links."""
+    if length == 0:
+        path.unlink()
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_nlink == 1 and os.fstat(descriptor).st_size > length:
+            os.ftruncate(descriptor, length)
+    finally:
+        os.close(descriptor)
 
 
 def line(fields: dict[str, Any]) -> bytes:

@@ -110,6 +110,7 @@ def _open(path: Path, mode: FileMode) -> sqlite3.Connection | None:
         (journal_mode,) = connection.execute(f"PRAGMA journal_mode={mode.journal_mode}").fetchone()
         if journal_mode == mode.journal_mode:
             connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute(f"PRAGMA journal_size_limit={JOURNAL_LIMIT_BYTES}")
             connection.execute("BEGIN IMMEDIATE")

@@ -224,6 +224,8 @@ def find_session(session: SessionInfo) -> Path | None:
     """Return the file that an earlier daemon began for this session, if any."""
     directory = Path(session.settings.log_file)
     for path in sorted(directory.glob(f"msmonitor_{session.process.pid}_*.db"), reverse=True):
+        if path.is_symlink():
+            continue
         try:
             connection = open_for_reading(path)
         except sqlite3.Error:

@@ -128,7 +128,11 @@ class SinkWorker:
 
     def wait_s(self) -> float | None:
         """Return the seconds until ``tick`` has something to do; None: nothing pending."""
-        times = [item.retry_at_s for item in self._sessions.values() if item.blocked_since_s]
+        times = [
+            item.retry_at_s
+            for item in self._sessions.values()
+            if item.blocked_since_s and not item.handed
+        ]
         if self._uncommitted_since_s:
             times.append(self._uncommitted_since_s + COMMIT_INTERVAL_S)
         return max(0.0, min(times) - time.monotonic()) if times else None
@@ -137,7 +141,7 @@ class SinkWorker:
         """Try blocked sessions again and commit, where it is time to."""
         now_s = time.monotonic()
         for session in list(self._sessions.values()):
-            if session.blocked_since_s and now_s >= session.retry_at_s:
+            if session.blocked_since_s and not session.handed and now_s >= session.retry_at_s:
                 if session.ended_at_s and now_s > session.ended_at_s + GIVE_UP_AFTER_S:
                     self._give_up(session, "the output failed for too long")
                 else:
@@ -187,7 +191,8 @@ class SinkWorker:
     def _keep(self, session: _Session, task: Task) -> None:
         """Append a task to its session, or drop it when the session holds too much already."""
         missing = session.last_seq and task.seq > session.last_seq + 1
-        session.last_seq = max(session.last_seq, task.seq)
+        if task.method != "open_session":
+            session.last_seq = max(session.last_seq, task.seq)
         ends = task.method == "close_session"
         if ends:
             session.ended_at_s = time.monotonic()
@@ -213,6 +218,8 @@ class SinkWorker:
             self._block(session, str(error))
             return
         for task in list(itertools.islice(session.tasks, session.handed, None)):
+            if session.handed and session.tasks[session.handed - 1].method == "close_session":
+                break  # what follows belongs to the process's return, after the commit
             try:
                 self._call(session, task)
             except (SinkError, OSError) as error:
@@ -281,6 +288,10 @@ class SinkWorker:
         self._report.committed(session.id, seq, tasks)
         if tasks[-1].method == "close_session":
             del self._sessions[session.id]
+            for task in session.tasks:
+                self.take(task)
+        elif session.tasks:
+            self._hand_over(session)
 
     def _give_up(self, session: _Session, reason: str) -> None:
         for task in session.tasks:

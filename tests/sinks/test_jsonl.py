@@ -183,6 +183,23 @@ def test_a_write_that_fails_half_way_is_undone_and_repeated(
     assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
 
 
+def test_a_link_in_the_place_of_a_file_is_not_followed(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("x" * 100_000)
+    first, second = JsonlSink(), JsonlSink()
+    (path,) = first.open_session(session(tmp_path / "out")).files
+    first.write_records("session-0", 2, kernels(10))
+    first.commit()
+    first.close()
+    Path(path).unlink()
+    Path(path).symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        second.open_session(session(tmp_path / "out"))
+    assert precious.stat().st_size == 100_000
+
+
 def test_two_daemons_on_one_session_are_noticed(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:

@@ -32,6 +32,7 @@ class RecordingSink(Sink):
     committed: list[Any]
     failures: dict[str, int]
     instance: RecordingSink
+    written_seq = 0
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -49,7 +50,7 @@ class RecordingSink(Sink):
     def open_session(self, session: SessionInfo) -> SessionOutput:
         self._may_fail("open_session")
         self._taken = []
-        return SessionOutput(("/file",))
+        return SessionOutput(("/file",), self.written_seq)
 
     def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
         self._may_fail("write_records")
@@ -168,6 +169,32 @@ def test_a_full_queue_drops_counts_and_writes_a_gap(
     assert 500 * len(written) + dropped == 5000
     assert {gap.stage for gap in gaps} == {"sink"}
     assert sum((gap.records or {})["Kernel"] for gap in gaps) == dropped
+
+
+def test_a_session_that_was_given_up_and_comes_back_goes_on(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    RecordingSink.instance.failures = {"commit": 1}
+    open_session(outlet, session(tmp_path))
+    outlet.put(records_task(kernels(2), 2))
+    outlet.put(Task("close_session", "session-0", 2, (END,)))
+    open_session(outlet, session(tmp_path))
+    outlet.put(records_task(kernels(3), 3))
+    acknowledged.wait(3)
+    assert RecordingSink.instance.committed == [(2, 2), END, (3, 3)]
+
+
+def test_messages_lost_with_an_earlier_daemon_leave_a_gap(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    RecordingSink.instance.written_seq = 5
+    open_session(outlet, session(tmp_path))
+    for seq in (5, 6, 9):
+        outlet.put(records_task(kernels(seq), seq))
+    acknowledged.wait(9)
+    first, gap, last = RecordingSink.instance.committed
+    assert (first, last) == ((6, 6), (9, 9))
+    assert (gap.stage, gap.records) == ("sink", None)
 
 
 def test_frames_that_do_not_fit_cost_one_batch(
