@@ -45,6 +45,7 @@ CONNECT_LIMIT_S = 2.0
 """Then the endpoint is looked up again: a new daemon may have another key."""
 
 GREETING_LIMIT_S = 5.0
+SHORTEST_HEARTBEAT_S = 0.05
 LEAVING_LIMIT_MS = 200
 """How long the last messages may take to leave the process once the link has ended."""
 
@@ -120,7 +121,7 @@ class Link:
                 self._log.write("".join(lines))
             self.cpu_s = time.thread_time()
             self._pause()
-        self._context.term()
+        self._context.destroy()
 
     def _serve(self) -> None:
         """Make one connection and serve it until it is lost or the link is to end."""
@@ -140,7 +141,7 @@ class Link:
             connection.wait(deadline_s - time.monotonic())
             for envelope in connection.received():
                 if isinstance(envelope.message, Welcome):
-                    self._heartbeat_s = envelope.message.heartbeat_s
+                    self._heartbeat_s = max(SHORTEST_HEARTBEAT_S, envelope.message.heartbeat_s)
                     self._pause_s = FIRST_PAUSE_S
                     self._note_problem("")
                     return

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from msmon.bus.codec import encode
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, encode
 from msmon.bus.messages import (
     GapReport,
     Message,
@@ -108,15 +108,16 @@ class Uplink:
 
     def put_records(self, session_id: str, batch: Batch) -> bool:
         """Queue a batch; False when there was no room and its records were counted as lost."""
+        size_bytes = batch.records.nbytes + sum(map(len, batch.strings))
         with self._lock:
             stream = self._streams[session_id]
-            fits = self._has_room(stream, batch.records.nbytes, self._records_limit_bytes)
+            fits = self._has_room(stream, size_bytes, self._records_limit_bytes)
             if not fits:
                 self._lost_of(stream).records[batch.kind.name] += len(batch)
                 stream.dropped[batch.kind.name] += len(batch)
         if fits:
-            payload = with_used_texts(batch).to_frames()  # the copy is made without the lock
-            self._put(session_id, Records(session_id, 0, int(batch.kind), len(batch)), payload)
+            for count, payload in _payloads(batch):  # the copies are made without the lock
+                self._put(session_id, Records(session_id, 0, int(batch.kind), count), payload)
         return fits
 
     def put_window(self, session_id: str, window: Window) -> bool:
@@ -287,6 +288,20 @@ def with_used_texts(batch: Batch) -> Batch:
         records[name] = new_id[records[name].astype(np.int64)]
     kept = np.flatnonzero(used).tolist()
     return Batch(batch.kind, records, tuple(batch.strings[index] for index in kept))
+
+
+def _payloads(batch: Batch) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Yield (records, frames), in several parts where the texts are too long for one frame."""
+    parts = [batch]
+    while parts:
+        part = parts.pop()
+        payload = with_used_texts(part).to_frames()
+        if max(map(len, payload)) <= MAX_PAYLOAD_FRAME_BYTES:
+            yield len(part), payload
+            continue
+        middle = len(part) // 2
+        for half in (part.records[middle:], part.records[:middle]):
+            parts.append(Batch(part.kind, half, part.strings))
 
 
 def _entry(message: Any, payload: Sequence[bytes] = ()) -> _Entry:

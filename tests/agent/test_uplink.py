@@ -198,3 +198,23 @@ def test_a_batch_that_uses_all_its_texts_is_not_copied():
     batch = kernels(2)
     batch.records["name"] = [1, 2]
     assert with_used_texts(batch) is batch
+
+
+def test_a_batch_whose_texts_are_too_long_for_a_frame_goes_in_parts():
+    uplink = Uplink(lambda: None)
+    uplink.open("s", {}, 5)
+    count = 1 << 17
+    texts = ("", *(f"{number:0150d}" for number in range(count)))
+    records = np.zeros(count, DTYPES[ActivityKind.Kernel])
+    records["kind"] = ActivityKind.Kernel
+    records["name"] = np.arange(1, count + 1)
+    assert uplink.put_records("s", Batch(ActivityKind.Kernel, records, texts))
+    uplink.take()
+    names = []
+    while (frames := uplink.take()) is not None:
+        envelope = decode(frames)
+        part = Batch.from_frames(ActivityKind.Kernel, *envelope.payload)
+        assert len(part) == envelope.message.count
+        names += part.text("name").tolist()
+        uplink.acknowledge("s", envelope.message.seq)
+    assert names == list(texts[1:])
