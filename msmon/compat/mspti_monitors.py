@@ -7,13 +7,10 @@ keeps its own callback, a failed start leaves nothing behind, and nothing grows 
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msmon.agent.recording import FLUSH_INTERVAL_S, Recording
+from msmon.agent.recording import FLUSH_INTERVAL_S
 from msmon.compat.mspti_data import (
     CommunicationData,
     HcclData,
@@ -29,7 +26,7 @@ from msmon.compat.mspti_records import (
     mark_data,
     range_data,
 )
-from msmon.errors import CommandRefused, MsmonError, MsptiError
+from msmon.compat.mspti_subscription import SUCCESS, Subscription, result_of, say
 from msmon.ffi.library import load
 from msmon.kinds import ActivityKind
 from msmon.markers import MarkerPairing
@@ -38,103 +35,10 @@ from msmon.records import Batch
 MAX_PERIOD_MS = 2**32 - 1
 MAX_BUFFER_MIB = 256
 
-SUCCESS = MsptiResult.MSPTI_SUCCESS
 INVALID_PARAMETER = MsptiResult.MSPTI_ERROR_INVALID_PARAMETER
 
 
-def _say(level: str, text: str) -> None:
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-    line = text.replace("\n", "; ")
-    print(f"{stamp} [{level}] [MSPTI] [{os.getpid()}]: {line}", flush=True)
-
-
-def _result_of(action: Callable[[], object]) -> MsptiResult:
-    """Do something and turn its failure into a result code."""
-    try:
-        action()
-    except MsptiError as error:
-        _say("ERROR", str(error))
-        known = {item.value for item in MsptiResult}
-        return MsptiResult(error.result if error.result in known else 999)
-    except CommandRefused as error:
-        _say("ERROR", str(error))
-        return MsptiResult.MSPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
-    except MsmonError as error:
-        _say("ERROR", str(error))
-        return MsptiResult.MSPTI_ERROR_INNER
-    return SUCCESS
-
-
-class _Subscription:
-    """The one recording that all monitors share. The lock guards fields, no calls."""
-
-    def __init__(self) -> None:
-        self._recording = Recording("an mspti monitor", self._deliver)
-        self._lock = threading.Lock()
-        self._users = 0
-        self._monitors: list[BaseMonitor] = []
-
-    def open(self) -> MsptiResult:
-        if not self._recording.active:
-            result = _result_of(lambda: self._recording.start(frozenset()))
-            if result is not SUCCESS:
-                return result
-            with self._lock:
-                self._users = 0
-                self._monitors = []
-        with self._lock:
-            self._users += 1
-        return SUCCESS
-
-    def close(self) -> MsptiResult:
-        with self._lock:
-            self._users = max(0, self._users - 1)
-            last = self._users == 0
-        return _result_of(self._recording.stop) if last else SUCCESS
-
-    def add(self, monitor: BaseMonitor) -> MsptiResult:
-        with self._lock:
-            self._monitors.append(monitor)
-        kind = monitor.KIND
-        result = _result_of(lambda: self._recording.call(lambda recorder: recorder.enable(kind)))
-        if result is not SUCCESS:
-            self._forget(monitor)
-        return result
-
-    def remove(self, monitor: BaseMonitor) -> MsptiResult:
-        """Deliver what was recorded so far, then end the monitor's part."""
-        result = self.flush()
-        self._forget(monitor)
-        with self._lock:
-            wanted = frozenset(item.KIND for item in self._monitors)
-        change = _result_of(
-            lambda: self._recording.call(lambda recorder: recorder.change_kinds(wanted))
-        )
-        return result if result is not SUCCESS else change
-
-    def holds(self, monitor: BaseMonitor) -> bool:
-        with self._lock:
-            return monitor in self._monitors and self._recording.active
-
-    def flush(self) -> MsptiResult:
-        return _result_of(self._recording.flush) if self._recording.active else SUCCESS
-
-    def set_flush_interval(self, seconds: float) -> None:
-        self._recording.flush_interval_s = seconds
-
-    def _forget(self, monitor: BaseMonitor) -> None:
-        with self._lock:
-            self._monitors = [item for item in self._monitors if item is not monitor]
-
-    def _deliver(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            with self._lock:
-                monitors = [item for item in self._monitors if item.KIND is batch.kind]
-            for monitor in monitors:
-                monitor.deliver(batch)
-
-
-_subscription = _Subscription()
+_subscription = Subscription()
 
 
 class BaseMonitor:
@@ -164,7 +68,7 @@ class BaseMonitor:
         if not isinstance(time_ms, int):
             raise TypeError(f"time_ms must be an int, not {type(time_ms).__name__}")
         if not 0 <= time_ms <= MAX_PERIOD_MS:
-            _say("ERROR", f"flush period {time_ms} is out of range (0 to {MAX_PERIOD_MS})")
+            say("ERROR", f"flush period {time_ms} is out of range (0 to {MAX_PERIOD_MS})")
             return INVALID_PARAMETER
         _subscription.set_flush_interval(time_ms / 1000 if time_ms else FLUSH_INTERVAL_S)
         return SUCCESS
@@ -174,7 +78,7 @@ class BaseMonitor:
         """Check ``size`` (MiB, 1 to 256). Without effect: buffers come from msmon's arena."""
         valid = isinstance(size, int) and not isinstance(size, bool)
         if not valid or not 1 <= size <= MAX_BUFFER_MIB:
-            _say("ERROR", f"buffer size {size!r} is out of range (1 to {MAX_BUFFER_MIB} MiB)")
+            say("ERROR", f"buffer size {size!r} is out of range (1 to {MAX_BUFFER_MIB} MiB)")
             return INVALID_PARAMETER
         return SUCCESS
 
@@ -206,7 +110,7 @@ class BaseMonitor:
             try:
                 callback(item)
             except Exception as error:  # noqa: BLE001 - the user's callback; collection goes on
-                _say("ERROR", f"Call {self.NAME} callback failed. Exception: {error}")
+                say("ERROR", f"Call {self.NAME} callback failed. Exception: {error}")
 
 
 class KernelMonitor(BaseMonitor):
@@ -320,19 +224,19 @@ class MstxMonitor(BaseMonitor):
 
 def _switch_domain(name: str, on: bool) -> int | MsptiResult:
     if not isinstance(name, str) or not name:
-        _say("ERROR", "Domain name must be a non-empty string")
+        say("ERROR", "Domain name must be a non-empty string")
         return INVALID_PARAMETER
 
     def switch() -> None:
         mspti = load()
         (mspti.enable_marker_domain if on else mspti.disable_marker_domain)(name)
 
-    code: int = _result_of(switch).value
+    code: int = result_of(switch).value
     return code
 
 
 def _is_callback(callback: object, name: str) -> bool:
     if not callable(callback):
-        _say("ERROR", f"The {name} callback is not callable")
+        say("ERROR", f"The {name} callback is not callable")
         return False
     return True
