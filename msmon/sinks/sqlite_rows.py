@@ -60,6 +60,8 @@ class RowBuilder:
         self.not_applicable = self.strings.id_of("N/A")
         self.next_task_id = 0
         self.next_op_id = 0
+        self.unpaired_markers = 0
+        """Marker records that are not, or not yet, part of a range or mark."""
         self.devices: set[int] = set()
         self.steps: set[int] = set()
         self.numbering = CollectiveNumbering()
@@ -81,6 +83,7 @@ class RowBuilder:
             yield self._communication(batch)
         elif kind == ActivityKind.Marker:
             self.numbering.add_markers(batch)
+            self.unpaired_markers += len(batch)
             yield from self._marker_events(self.pairing.add(batch))
         elif kind == ActivityKind.MemCpy:
             yield from self._copies(batch)
@@ -186,6 +189,7 @@ class RowBuilder:
         return np.array(names, np.int64)
 
     def _marker_events(self, paired: MarkerEvents) -> Iterator[Rows]:
+        self.unpaired_markers -= 2 * len(paired) - int(paired.events["instantaneous"].sum())
         on_device = paired.events["source_kind"] == SourceKind.DEVICE
         host, device = paired.events[~on_device], paired.events[on_device]
         if len(host):

@@ -178,6 +178,7 @@ class SessionDatabase:
         self.written_seq = self._seq = state.pop("last_seq")
         self._rows.next_task_id = state.pop("next_task_id", 0)
         self._rows.next_op_id = state.pop("next_op_id", 0)
+        self._rows.unpaired_markers = state.pop("unpaired_markers", 0)
         if "collectives" in state:
             self._rows.numbering.restore(state["collectives"])
         if "marker_records" in state:
@@ -209,6 +210,7 @@ class SessionDatabase:
         state: dict[str, Any] = {
             "next_task_id": rows.next_task_id,
             "next_op_id": rows.next_op_id,
+            "unpaired_markers": rows.unpaired_markers,
             "collectives": rows.numbering.as_json(),
             "marker_records": marker_records,
             "marker_texts": marker_texts,

@@ -213,11 +213,14 @@ def test_a_range_open_at_a_restart_is_completed_after_it(
     first.write_records("session-0", 2, marker(MarkerFlag.START, 10, "step 5"))
     first.commit()
     first.close()
+    unpaired = "SELECT value FROM MSMON_STATE WHERE name = 'unpaired_markers'"
+    assert query(path, unpaired) == [(1,)]
     second.open_session(session(tmp_path))
     second.write_records("session-0", 3, marker(MarkerFlag.END, 90, ""))
     second.commit()
     second.close()
     assert query(path, "SELECT id, startNs, endNs FROM STEP_TIME") == [(5, 10, 90)]
+    assert query(path, unpaired) == [(0,)]
 
 
 def test_two_daemons_on_one_file_are_noticed(
