@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 import msmon
-from msmon.agent import process
+from msmon.agent import process, ranks
 from msmon.agent.collector import Collector
 from msmon.agent.link import Link
 from msmon.agent.log import AgentLog
@@ -131,16 +131,19 @@ def init(
 
 
 def start_if_rank() -> None:
-    """Start the agent if the environment asks for it and this process is a rank."""
+    """Start the agent in a process that behaves as a rank: it steps, or its framework calls in.
+
+    Only where the environment asks for it, and not in what a rank has started.
+    """
     environ = os.environ
-    if process.is_asked_for(environ) and process.is_rank(environ) and not process.is_worker():
+    if ranks.is_asked_for(environ) and not _left_to_parent and not ranks.belongs_to_a_rank(environ):
         _start({})
 
 
 def step() -> None:
     """Note that a training step has ended.
 
-    The first call starts the agent in a rank whose environment has MSMONITOR_USE_DAEMON=1.
+    The first call starts the agent where the environment has MSMONITOR_USE_DAEMON=1.
     """
     _steps.count += 1
     _steps.last_monotonic_s = time.monotonic()
@@ -171,6 +174,7 @@ def _start(known: dict[str, Any]) -> None:
             AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
         else:
             _agent = agent
+            ranks.mark(os.environ)
             # as late as possible: hooks run in reverse, and the framework must still be there
             atexit.unregister(shutdown)
             atexit.register(shutdown)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msmon.agent.process import is_asked_for, is_rank
+from msmon.agent.ranks import is_asked_for, is_rank
 from msmon.bus.endpoints import SOCKET_FILE, client_directories
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn

@@ -146,7 +146,6 @@ def test_the_first_step_starts_the_agent_in_a_rank_that_asks_for_it(daemon, job)
     "environ",
     [
         {"RANK": "0"},
-        {"MSMONITOR_USE_DAEMON": "1"},
         {"MSMONITOR_USE_DAEMON": "0", "RANK": "0"},
         {"MSMONITOR_USE_DAEMON": "false", "KINETO_USE_DAEMON": "1", "RANK": "0"},
         {"MSMONITOR_USE_DAEMON": "", "RANK": "0"},
@@ -157,6 +156,35 @@ def test_a_step_starts_nothing_elsewhere(job, environ):
     started = job(program, **environ)
     started.line()
     assert started.output() == "1"
+
+
+def test_a_job_of_one_process_becomes_a_rank_at_its_first_step(daemon, job):
+    started = job(FIRST_STEP, MSMONITOR_USE_DAEMON="1")
+    started.line()
+    assert daemon.await_hello().process.rank == -1
+
+
+CHILDREN_STEP = """
+import subprocess
+msmon.step()
+stopped()
+child = os.fork()
+if child == 0:
+    msmon.step()
+    os._exit(0)
+os.waitpid(child, 0)
+subprocess.run([sys.executable, "-c", "import msmon; msmon.step()"], check=True)
+print("done", flush=True)
+"""
+
+
+def test_a_step_in_what_a_rank_has_started_registers_nothing(daemon, job):
+    started = job(CHILDREN_STEP, MSMONITOR_USE_DAEMON="1", RANK="0", LOCAL_RANK="0")
+    daemon.await_hello()
+    started.line()
+    assert started.output() == "done"
+    assert started.end()[0] == 0
+    assert len(daemon.of_type(Hello)) == 1
 
 
 def test_the_switch_of_the_framework_works_too(daemon, job):

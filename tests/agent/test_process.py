@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from msmon.agent import process
+from msmon.agent import process, ranks
 
 
 def test_this_process_is_identified_by_start_time_and_user():
@@ -36,12 +36,7 @@ def test_this_process_is_identified_by_start_time_and_user():
 def test_rank_of_every_launcher(environ, rank, local_rank, world_size):
     found = process.current_process(environ)
     assert (found.rank, found.local_rank, found.world_size) == (rank, local_rank, world_size)
-    assert process.is_rank(environ) == (rank >= 0)
-
-
-def test_a_local_rank_alone_makes_a_rank():
-    assert process.is_rank({"LOCAL_RANK": "0"})
-    assert not process.is_rank({"WORLD_SIZE": "8"})
+    assert ranks.is_rank(environ) == (rank >= 0)
 
 
 @pytest.mark.parametrize("job_id", ["123_4", "123.batch", "123"])
@@ -52,22 +47,6 @@ def test_job_id_stays_text(job_id):
 def test_job_id_of_torchrun_without_one_is_empty():
     assert process.current_process({"TORCHELASTIC_RUN_ID": "none"}).job_id == ""
     assert process.current_process({"SLURM_JOB_ID": "", "LSB_JOBID": "9"}).job_id == "9"
-
-
-@pytest.mark.parametrize(
-    ("environ", "asked"),
-    [
-        ({}, False),
-        ({"MSMONITOR_USE_DAEMON": "1"}, True),
-        ({"MSMONITOR_USE_DAEMON": "0"}, False),
-        ({"MSMONITOR_USE_DAEMON": ""}, False),
-        ({"MSMONITOR_USE_DAEMON": "false"}, False),
-        ({"MSMONITOR_USE_DAEMON": "0", "KINETO_USE_DAEMON": "1"}, False),
-        ({"KINETO_USE_DAEMON": "1"}, True),
-    ],
-)
-def test_when_the_agent_is_asked_for(environ, asked):
-    assert process.is_asked_for(environ) == asked
 
 
 def test_framework_is_what_is_imported_already(monkeypatch):
@@ -82,7 +61,7 @@ def test_framework_is_what_is_imported_already(monkeypatch):
 
 def test_arguments_of_the_command_are_not_told(monkeypatch):
     texts = {"/proc/self/cmdline": "python\0train.py\0--token\0secret\0"}
-    monkeypatch.setattr(process, "_read", lambda path: texts.get(path, ""))
+    monkeypatch.setattr(ranks, "_read", lambda path: texts.get(path, ""))
     found = process.current_process({})
     assert found.command == "python train.py"
     assert found.start_time == 0
