@@ -17,7 +17,9 @@ import numpy as np
 from msmon.records import Column
 from msmon.sinks.sqlite_schema import Table
 
-ROWS_PER_STATEMENT = 64
+MAX_ROWS_PER_STATEMENT = 128
+MAX_BOUND_VALUES = 999
+"""SQLite's limit before version 3.32."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,10 @@ def insert(connection: sqlite3.Connection, rows: Rows) -> None:
     """Insert rows. Raises what sqlite3 raises."""
     cells = [rows.cells[name] for name in rows.table.column_names]
     layout = tuple("*" if isinstance(c, np.ndarray) else _layout_of(c) for c in cells)
-    whole = rows.count - rows.count % ROWS_PER_STATEMENT
-    for begin, end, per_statement in (
-        (0, whole, ROWS_PER_STATEMENT),
-        (whole, rows.count, 1),
-    ):
+    bound_per_row = max(1, layout.count("*"))
+    per_chunk = min(MAX_ROWS_PER_STATEMENT, (MAX_BOUND_VALUES - len(layout)) // bound_per_row)
+    whole = rows.count - rows.count % per_chunk
+    for begin, end, per_statement in ((0, whole, per_chunk), (whole, rows.count, 1)):
         if begin < end:
             bound = _bound_values(cells, begin, end, per_statement)
             connection.executemany(_statement(rows.table, layout, per_statement), bound)

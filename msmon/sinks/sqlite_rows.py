@@ -44,7 +44,8 @@ class StringIds:
 
     def column(self, batch: Batch | MarkerEvents, numbers: Column) -> Column:
         """Return the ids (int64) for a column that indexes the strings of its batch."""
-        used = np.unique(numbers)
+        numbers = numbers.astype(np.intp)
+        used = np.flatnonzero(np.bincount(numbers))
         table = np.zeros(len(batch.strings), np.int64)
         for index in used.tolist():
             table[index] = self.id_of(printable(batch.strings[index]))
