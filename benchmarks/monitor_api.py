@@ -1,14 +1,20 @@
 """Memory and CPU of the Monitor API for two million kernels of the simulated MSPTI.
 
 The same records as one Python object each, in the same process, are the measure.
-Run with any interpreter that has msmon: ``python benchmarks/monitor_api.py``.
+
+    python benchmarks/monitor_api.py
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from msmon import ActivityKind, Monitor
 
 RECORDS = 2_000_000
 OBJECTS = 500_000
@@ -26,8 +32,6 @@ def resident_mb() -> float:
 def main() -> None:
     """Collect, then turn a part into objects; print what each took."""
     os.environ.setdefault("MSMON_SIMULATE", "rate=800000")
-    from msmon import ActivityKind, Monitor
-
     before_mb, before_cpu_s = resident_mb(), time.process_time()
     deadline_s = time.monotonic() + TIMEOUT_S
     with Monitor([ActivityKind.Kernel], max_records=RECORDS) as monitor:
