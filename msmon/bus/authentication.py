@@ -7,65 +7,20 @@ remote ones by their CURVE key, which must be on the allow-list.
 
 from __future__ import annotations
 
-import enum
-import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.utils import z85
 
-from msmon.bus import messages
-from msmon.bus.keys import CLIENTS_DIRECTORY, load_public_key, read_key_file
+from msmon.bus.allow_list import AllowList
 from msmon.bus.messages import Message
-from msmon.errors import BusError
-
-_log = logging.getLogger(__name__)
+from msmon.bus.roles import ROLES_FOR, Role
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
 _ALLOWED, _DENIED = b"200", b"400"
-
-
-class Role(enum.Enum):
-    """What a peer is to the daemon."""
-
-    AGENT = "agent"
-    """Registers processes and pushes their data."""
-    VIEWER = "viewer"
-    """Asks."""
-    OPERATOR = "operator"
-    """Everything, for every process."""
-    USER = "user"
-    """A local user: agent for own processes, asks, and commands own processes only."""
-
-
-_PUSHES = frozenset({Role.AGENT, Role.USER, Role.OPERATOR})
-_ASKS = frozenset({Role.VIEWER, Role.USER, Role.OPERATOR})
-_COMMANDS = frozenset({Role.USER, Role.OPERATOR})
-
-ROLES_FOR: dict[type[Message], frozenset[Role]] = {
-    messages.Hello: frozenset(Role),
-    messages.Goodbye: _PUSHES,
-    messages.Status: _PUSHES,
-    messages.Answer: _PUSHES,
-    messages.SessionOpened: _PUSHES,
-    messages.Records: _PUSHES,
-    messages.WindowReport: _PUSHES,
-    messages.SessionNote: _PUSHES,
-    messages.GapReport: _PUSHES,
-    messages.SessionClosed: _PUSHES,
-    messages.StatusRequest: _ASKS,
-    messages.VersionRequest: _ASKS,
-    messages.MonitorRequest: _COMMANDS,
-    messages.TraceRequest: _COMMANDS,
-}
-"""Who may send which message. What is not listed here is taken from nobody."""
-
-REGISTERS = _PUSHES
-"""Who may say hello for a process."""
 
 
 @dataclass(frozen=True)
@@ -89,55 +44,6 @@ class Peer:
         if self.role is Role.OPERATOR:
             return True
         return self.role is Role.USER and self.uid == owner.uid
-
-
-@dataclass(frozen=True)
-class AllowedKey:
-    """One entry of the allow-list."""
-
-    name: str
-    role: Role
-
-
-class AllowList:
-    """The clients' public keys in ``clients/NAME.key``, each with its role; always current."""
-
-    def __init__(self, keys_directory: Path) -> None:
-        self._directory = keys_directory / CLIENTS_DIRECTORY
-        self._stamp: tuple[object, ...] = ()
-        self._keys: dict[str, AllowedKey] = {}
-
-    def get(self, public_key: str) -> AllowedKey | None:
-        """Return the entry of a Z85 public key, or None when it isn't allowed."""
-        return self._keys.get(public_key)
-
-    def refresh(self) -> None:
-        """Read the files again if any was added, changed or removed."""
-        try:
-            files = sorted(self._directory.glob("*.key"))
-            stamp = tuple((path, path.stat().st_mtime_ns, path.stat().st_ino) for path in files)
-        except OSError:
-            files, stamp = [], ()
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        self._keys = dict(filter(None, map(_allowed_key, files)))
-
-
-def _allowed_key(path: Path) -> tuple[str, AllowedKey] | None:
-    try:
-        key = load_public_key(path).decode()
-        role = Role(read_key_file(path).get("role", Role.AGENT.value))
-    except BusError as error:
-        _log.error("client key not allowed: %s", error.message)
-        return None
-    except ValueError:
-        _log.error("client key not allowed: %s names an unknown role", path)
-        return None
-    if role is Role.USER:
-        _log.error("client key not allowed: role %s of %s is for local users", role.value, path)
-        return None
-    return key, AllowedKey(path.stem, role)
 
 
 class Authenticator:

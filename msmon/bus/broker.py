@@ -19,7 +19,7 @@ import zmq
 from msmon import __version__
 from msmon.bus import messages
 from msmon.bus.approvals import Approvals
-from msmon.bus.authentication import REGISTERS, Authenticator, Peer
+from msmon.bus.authentication import Authenticator, Peer
 from msmon.bus.codec import MAX_FRAMES, Envelope, decode, encode, message_id_of
 from msmon.bus.commanding import Commander
 from msmon.bus.limited_log import LimitedLog
@@ -27,6 +27,7 @@ from msmon.bus.messages import Message, Refused, Reply, Welcome
 from msmon.bus.monitoring import Monitoring
 from msmon.bus.outputs import OnCommit, Outputs
 from msmon.bus.registry import Process, Registry
+from msmon.bus.roles import REGISTERS
 from msmon.bus.rows import status_row
 from msmon.bus.selection import matches, select
 from msmon.bus.streams import STREAM_TYPES, Streams
@@ -76,7 +77,7 @@ class Broker:
         self._limited = LimitedLog(_log)
         self._receive_due = False
         self._requests: set[asyncio.Task[None]] = set()
-        self._refreshing: asyncio.Future[None] | None = None
+        self._refreshing: asyncio.Future[bool] | None = None
         self._outputs = outputs(self._committed)
         self._registry = Registry(timing.lost_after_s, timing.keep_gone_s)
         self._streams = Streams(

@@ -22,14 +22,16 @@ from typing import Any
 import zmq
 
 from msmon.bus import sockets
+from msmon.bus.allow_list import AllowList
 from msmon.bus.approvals import Approvals
-from msmon.bus.authentication import AllowList, Authenticator
+from msmon.bus.authentication import Authenticator
 from msmon.bus.broker import Broker, DaemonFacts
-from msmon.bus.keys import KeyPair, load_or_create_server_keys
+from msmon.bus.keys import KeyPair, load_credential, load_or_create_server_keys
+from msmon.bus.notify import ServiceManager
 from msmon.bus.outputs import OnCommit, Outputs
 from msmon.bus.runtime import LocalAccess, RuntimeDirectory
 from msmon.bus.timing import Timing
-from msmon.errors import BusError
+from msmon.errors import BusError, MsmonError
 
 _log = logging.getLogger(__name__)
 
@@ -48,24 +50,34 @@ class DaemonSettings:
     insecure: bool = False
     access: LocalAccess = field(default_factory=LocalAccess)
     timing: Timing = field(default_factory=Timing)
+    credential: Path | None = None
+    """Key file of the server that the service manager hands in, in place of the one in keys."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """How the outside takes part. ``ready`` gets one line once all is up; ``reload`` reads the
+    configuration again and may raise MsmonError."""
+
+    ready: Callable[[str], None]
+    reload: Callable[[], None]
+    manager: ServiceManager
 
 
 async def serve(
-    settings: DaemonSettings,
-    outputs: Callable[[OnCommit], Outputs],
-    ready: Callable[[str], None],
+    settings: DaemonSettings, outputs: Callable[[OnCommit], Outputs], surface: Surface
 ) -> None:
-    """Run a daemon until SIGTERM or SIGINT; ``ready`` gets one line once all is up.
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads.
 
     Raises BusError when the directory, a key or a listener can't be had.
     """
-    stop = _stop_event()
+    stop = _stop_event(surface.manager)
     _allow_many_connections()
     runtime = RuntimeDirectory(settings.runtime_directory, settings.access)
     runtime.claim()
     context: zmq.Context[Any] = zmq.Context()
     try:
-        await _serve_in(settings, runtime, context, outputs, ready, stop)
+        await _serve_in(settings, runtime, context, outputs, surface, stop)
     finally:
         context.destroy(linger=0)
         runtime.release()
@@ -76,10 +88,10 @@ async def _serve_in(
     runtime: RuntimeDirectory,
     context: zmq.Context[Any],
     outputs: Callable[[OnCommit], Outputs],
-    ready: Callable[[str], None],
+    surface: Surface,
     stop: asyncio.Event,
 ) -> None:
-    keys = None if settings.insecure else load_or_create_server_keys(settings.keys_directory)
+    keys = _server_keys(settings)
     allow_list = AllowList(settings.keys_directory)
     authenticator = Authenticator(
         context, allow_list, settings.access.any_others, settings.insecure
@@ -93,11 +105,38 @@ async def _serve_in(
     try:
         broker.start()
         runtime.publish(keys.public if keys else None)
-        ready(_ready_line(facts))
-        await _until(stop, router, runtime, keys)
+        line = _ready_line(facts)
+        _reload_on_hangup(allow_list, surface, line)
+        surface.ready(line)
+        surface.manager.ready(line)
+        await _until(stop, router, runtime, keys, surface.manager)
     finally:
         _log.info("stopping")
         await broker.close()
+
+
+def _server_keys(settings: DaemonSettings) -> KeyPair | None:
+    if settings.insecure:
+        return None
+    if settings.credential is not None:
+        return load_credential(settings.credential)
+    return load_or_create_server_keys(settings.keys_directory)
+
+
+def _reload_on_hangup(allow_list: AllowList, surface: Surface, line: str) -> None:
+    """Have SIGHUP read allow-list and configuration again; a wrong one changes nothing."""
+
+    def reload() -> None:
+        surface.manager.reloading()
+        try:
+            surface.reload()
+            allow_list.refresh()
+            _log.info("allow-list and configuration read again")
+        except MsmonError as error:
+            _log.error("the configuration stays as it was: %s", error)
+        surface.manager.ready(line)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 @contextlib.contextmanager
@@ -121,11 +160,13 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _stop_event() -> asyncio.Event:
+def _stop_event(manager: ServiceManager) -> asyncio.Event:
     """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
 
     def begin_stop() -> None:
+        if not stop.is_set():
+            manager.stopping()
         stop.set()
         limit = threading.Timer(_STOP_LIMIT_S, _give_up)
         limit.daemon = True
@@ -148,10 +189,12 @@ async def _until(
     router: zmq.Socket[Any],
     runtime: RuntimeDirectory,
     keys: KeyPair | None,
+    manager: ServiceManager,
 ) -> None:
     """Wait for ``stop``; meanwhile bind again whenever the socket file has vanished."""
     bound = True
     while True:
+        manager.beat()
         try:
             await asyncio.wait_for(stop.wait(), _SOCKET_CHECK_S)
             return

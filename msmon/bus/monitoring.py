@@ -12,11 +12,12 @@ import time
 from typing import Any
 
 from msmon.bus.approvals import Approvals
-from msmon.bus.authentication import Peer, Role
+from msmon.bus.authentication import Peer
 from msmon.bus.commanding import Commander
 from msmon.bus.messages import Answer, MonitorRequest, Reply, Selection
 from msmon.bus.outputs import Outputs
 from msmon.bus.registry import Process, Registry
+from msmon.bus.roles import Role
 from msmon.bus.rows import identity_row
 from msmon.bus.selection import Selected, select
 from msmon.bus.streams import Streams

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Union
 
 from msmon.bus.approvals import Approvals
-from msmon.bus.authentication import Role
 from msmon.bus.messages import (
     GapReport,
     Message,
@@ -28,6 +27,7 @@ from msmon.bus.messages import (
 )
 from msmon.bus.outputs import Outputs
 from msmon.bus.registry import LIVE, Process
+from msmon.bus.roles import Role
 from msmon.errors import CommandRefused, MsmonError
 from msmon.kinds import ActivityKind
 from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from msmon.bus.authentication import Peer, Role
+from msmon.bus.authentication import Peer
 from msmon.bus.registry import ENDED, LIVE, LOST, Process, Registry
+from msmon.bus.roles import Role
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 

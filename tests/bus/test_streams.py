@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from msmon.bus.approvals import Approvals
-from msmon.bus.authentication import Peer, Role
+from msmon.bus.authentication import Peer
 from msmon.bus.messages import (
     GapReport,
     Records,
@@ -19,6 +19,7 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.bus.registry import LIVE, LOST, Process
+from msmon.bus.roles import Role
 from msmon.bus.streams import Streams
 from msmon.errors import CommandRefused, SinkError
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from msmon.bus.authentication import ROLES_FOR, AllowList, Authenticator, Role
+from msmon.bus.allow_list import AllowList
+from msmon.bus.authentication import Authenticator
 from msmon.bus.client import Client
 from msmon.bus.codec import MESSAGE_TYPES
 from msmon.bus.endpoints import Endpoint, remote_endpoint
@@ -25,6 +26,7 @@ from msmon.bus.messages import (
     StatusRequest,
     Welcome,
 )
+from msmon.bus.roles import ROLES_FOR, Role
 from msmon.errors import CommandRefused, HandshakeRefused
 
 OTHER_UID = 65534
