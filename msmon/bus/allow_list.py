@@ -69,9 +69,15 @@ def key_files(directory: Path) -> list[Path]:
 
 def read_allowed_key(path: Path) -> AllowedKey:
     """Read one file of the allow-list. Raises BusError naming what is wrong with it."""
-    public = load_public_key(path).decode()
+    entry = offered_key(path)
     if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise BusError(f"{path} can be changed by other users", f"run: chmod 644 {path}")
+    return entry
+
+
+def offered_key(path: Path) -> AllowedKey:
+    """Read a public key file from anywhere. Raises BusError naming what is wrong with it."""
+    public = load_public_key(path).decode()
     role = read_key_file(path).get("role", DEFAULT_ROLE.value)
     if role not in {known.value for known in KEY_ROLES}:
         names = ", ".join(known.value for known in KEY_ROLES)

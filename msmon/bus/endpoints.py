@@ -15,6 +15,7 @@ from pathlib import Path
 from msmon.bus.keys import (
     CLIENT_SECRET_FILE,
     SERVER_PUBLIC_FILE,
+    SERVERS_DIRECTORY,
     KeyPair,
     load_key_pair,
     load_public_key,
@@ -88,8 +89,8 @@ def local_endpoint(environ: Mapping[str, str], insecure: bool = False) -> Endpoi
     for directory in directories:
         path = socket_path(directory)
         if _is_socket(path):
-            if not environ.get("MSMON_RUNTIME_DIR"):
-                _require_trusted(directory)
+            if not environ.get("MSMON_RUNTIME_DIR") and directory != SYSTEM_DIRECTORY:
+                _require_trusted(directory)  # in /run only root can make directories
             return _endpoint_in(directory, path, insecure)
     tried = " and ".join(str(directory / SOCKET_FILE) for directory in directories)
     raise DaemonUnreachable(
@@ -149,7 +150,7 @@ def remote_endpoint(host: str, port: int, keys_directory: Path, insecure: bool =
     url = f"tcp://{bracketed(host)}:{port}"
     if insecure:
         return Endpoint(url, None, None)
-    own = keys_directory / "servers" / f"{host}.key"
+    own = keys_directory / SERVERS_DIRECTORY / f"{host}.key"
     server = own if own.exists() else keys_directory / SERVER_PUBLIC_FILE
     return Endpoint(
         url, load_public_key(server), load_key_pair(keys_directory / CLIENT_SECRET_FILE)

@@ -21,8 +21,12 @@ from msmon.errors import BusError
 
 SERVER_PUBLIC_FILE = "server.key"
 SERVER_SECRET_FILE = "server.key_secret"
+CLIENT_PUBLIC_FILE = "client.key"
 CLIENT_SECRET_FILE = "client.key_secret"
 CLIENTS_DIRECTORY = "clients"
+"""The daemon's allow-list."""
+SERVERS_DIRECTORY = "servers"
+"""A client's list of daemons: ``HOST.key`` each."""
 
 _KEY_LENGTH = 40
 _LINE = re.compile(r'\s*([a-z-]+)\s*=\s*"([^"]*)"\s*')
@@ -52,12 +56,17 @@ def keys_directory(environ: Mapping[str, str]) -> Path:
 
 
 def load_or_create_server_keys(directory: Path) -> KeyPair:
-    """Return the daemon's key pair, made at its first start.
+    """Return the daemon's key pair, made at its first start. Raises as `load_or_create_pair`."""
+    return load_or_create_pair(directory, SERVER_SECRET_FILE, SERVER_PUBLIC_FILE)
+
+
+def load_or_create_pair(directory: Path, secret_name: str, public_name: str) -> KeyPair:
+    """Return the key pair in two files of ``directory``, made where it is missing.
 
     Raises BusError when the directory or the secret is open to others, or a file
     can't be read or written.
     """
-    secret, public = directory / SERVER_SECRET_FILE, directory / SERVER_PUBLIC_FILE
+    secret, public = directory / secret_name, directory / public_name
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_private(directory)
@@ -71,12 +80,15 @@ def load_or_create_server_keys(directory: Path) -> KeyPair:
     return pair
 
 
+def pair_text(pair: KeyPair) -> str:
+    """Return the content of a secret key file."""
+    return key_file_text({"public-key": pair.public.decode(), "secret-key": pair.secret.decode()})
+
+
 def _create_secret(path: Path) -> None:
     """Make a key pair in a file that appears complete or not at all."""
-    pair = KeyPair.generate()
-    text = key_file_text({"public-key": pair.public.decode(), "secret-key": pair.secret.decode()})
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    write_new(beside, text, 0o600)
+    write_new(beside, pair_text(KeyPair.generate()), 0o600)
     with contextlib.suppress(FileExistsError):  # made by another daemon at the same moment
         os.link(beside, path)
     beside.unlink()
@@ -86,6 +98,14 @@ def load_key_pair(path: Path) -> KeyPair:
     """Read a secret key file. Raises BusError naming what is wrong with it."""
     if path.exists():
         require_private(path)
+    return load_credential(path)
+
+
+def load_credential(path: Path) -> KeyPair:
+    """Read a secret key file that systemd hands to this service only. Raises BusError.
+
+    Its mode says nothing: systemd opens it with an ACL, which shows as rights of the group.
+    """
     values = read_key_file(path)
     return KeyPair(_key(values, "public-key", path), _key(values, "secret-key", path))
 

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
         "msmon.commands.convert", "convert_command", "Turn exported files into other formats."
     ),
     "doctor": Entry("msmon.commands.doctor", "doctor", "Check all that monitoring needs."),
+    "keys": Entry("msmon.commands.keys", "keys", "Manage who may reach a daemon from elsewhere."),
     "version": Entry("msmon.commands.version", "version", "Show the version of both sides."),
     "demo": Entry("msmon.commands.demo", "demo", "See it work here, without an NPU."),
 }
