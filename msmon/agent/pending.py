@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from msmon.bus.messages import Answer, Command
 ANSWER_LIMIT_S = 8.0
 """Commands are answered within this time; who asks waits 10 s unless told otherwise."""
 
+_MAX_SEEN = 1000
+_REPEATED = Answer(True, "received before, through the framework")
+
 
 @dataclass
 class PendingCommand:
@@ -25,6 +29,8 @@ class PendingCommand:
     message_id: str
     action: str
     fields: dict[str, Any]
+    request_id: str = ""
+    ranks: list[int] = field(default_factory=list)
     since_monotonic_s: float = field(default_factory=time.monotonic)
     _fate: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -37,22 +43,55 @@ class PendingCommand:
         return self._fate.acquire(blocking=False)
 
 
+class SeenRequests:
+    """Requests that have reached this process; each is carried out once, from any thread.
+
+    The same one may come from the daemon and through the framework, there once per step.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def is_new(self, request_id: str) -> bool:
+        """Note a request; False when it was noted before. One without an id is always new."""
+        if not request_id:
+            return True
+        with self._lock:
+            if request_id in self._ids:
+                return False
+            self._ids[request_id] = None
+            if len(self._ids) > _MAX_SEEN:
+                self._ids.popitem(last=False)
+            return True
+
+
 class PendingCommands:
     """Used on the link's thread only. ``stuck_in`` says in which call the collector hangs."""
 
     def __init__(
-        self, submit: Callable[[PendingCommand], None], stuck_in: Callable[[], str]
+        self,
+        submit: Callable[[PendingCommand], None],
+        stuck_in: Callable[[], str],
+        seen: SeenRequests | None = None,
     ) -> None:
         self._submit = submit
         self._stuck_in = stuck_in
+        self._seen = seen or SeenRequests()
         self._commands: dict[str, PendingCommand] = {}
+        self._repeated: list[str] = []
 
     def __len__(self) -> int:
         return len(self._commands)
 
     def accept(self, message_id: str, command: Command) -> None:
         """Take a command and hand it to the collector."""
-        pending = PendingCommand(message_id, command.action, command.fields)
+        pending = PendingCommand(
+            message_id, command.action, command.fields, command.request_id, command.ranks
+        )
+        if not self._seen.is_new(command.request_id):
+            self._repeated.append(message_id)
+            return
         self._commands[message_id] = pending
         self._submit(pending)
 
@@ -61,7 +100,11 @@ class PendingCommands:
         return self._commands.pop(message_id, None) is not None
 
     def overdue(self) -> list[tuple[str, Answer]]:
-        """Return answers for commands that the collector can't answer in time."""
+        """Return answers for commands that the collector can't answer in time, or need not."""
+        repeated, self._repeated = self._repeated, []
+        return [(message_id, _REPEATED) for message_id in repeated] + self._late()
+
+    def _late(self) -> list[tuple[str, Answer]]:
         if not self._commands:
             return []
         stuck = self._stuck_in()

@@ -142,10 +142,10 @@ def belongs_to_a_rank(environ: Mapping[str, str]) -> bool:
     return (pid, started) != (str(os.getpid()), str(start_time()))
 
 
-def start_time() -> int:
-    """Return when this process started, in clock ticks since boot; 0: unknown."""
+def start_time(pid: int | str = "self") -> int:
+    """Return when a process started, in clock ticks since boot; 0: unknown."""
     # the command in parentheses may hold blanks and parentheses itself (proc(5))
-    fields = _read("/proc/self/stat").rpartition(")")[2].split()
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 else 0
 
 

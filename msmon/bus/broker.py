@@ -204,7 +204,12 @@ class Broker:
             if peer.role not in REGISTERS:
                 raise CommandRefused(f"{peer.name} may not register processes")
             process = self._registry.register(
-                hello.process, peer, route, hello.version, time.monotonic()
+                hello.process,
+                peer,
+                route,
+                hello.version,
+                time.monotonic(),
+                carrier=hello.role == "carrier",
             )
             _log.info("%s registered, %s, msmon %s", process.label, peer.name, hello.version)
         welcome = Welcome(__version__, self._facts.host, self._facts.pid, self._timing.heartbeat_s)

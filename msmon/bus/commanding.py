@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +31,24 @@ class Commander:
         self._ids = itertools.count(1)
 
     async def ask(
-        self, process: Process, action: str, fields: dict[str, Any], deadline_s: float
+        self,
+        process: Process,
+        action: str,
+        fields: dict[str, Any],
+        deadline_s: float,
+        request_id: str = "",
+        ranks: Sequence[int] = (),
     ) -> Answer:
-        """Send a command and return its answer; an answer of ours where none comes in time."""
+        """Send a command and return its answer; an answer of ours where none comes in time.
+
+        ``request_id`` and ``ranks``: see :class:`Command`.
+        """
         command_id = f"d{next(self._ids)}"
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._pending[command_id] = _Pending(process, future)
         try:
-            if not self._send(process, Command(action, fields), command_id):
+            command = Command(action, fields, request_id, list(ranks))
+            if not self._send(process, command, command_id):
                 return Answer(
                     False, "the command could not be sent: the connection is gone or full"
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from typing import Any
 
 from msmon.bus.approvals import Approvals
@@ -19,7 +20,7 @@ from msmon.bus.outputs import Outputs
 from msmon.bus.registry import Process, Registry
 from msmon.bus.roles import Role
 from msmon.bus.rows import identity_row
-from msmon.bus.selection import Selected, select
+from msmon.bus.selection import Selected, ranks_meant, select
 from msmon.bus.streams import Streams
 from msmon.errors import MsmonError, UsageError
 from msmon.options import MONITOR_OPTION, check_fields
@@ -58,8 +59,9 @@ class Monitoring:
         selected = self._selected(request.selection, peer)
         rows = list(selected.missing)
         if selected.processes:
+            request_id = uuid.uuid4().hex
             commands = [
-                self._command(process, request.action, fields, log_file, peer, deadline_s)
+                self._command(process, request, request_id, fields, log_file, peer, deadline_s)
                 for process in selected.processes
             ]
             rows = [*await asyncio.gather(*commands), *rows]
@@ -108,13 +110,15 @@ class Monitoring:
     async def _command(
         self,
         process: Process,
-        action: str,
+        request: MonitorRequest,
+        request_id: str,
         fields: dict[str, Any],
         log_file: str,
         peer: Peer,
         deadline_s: float,
     ) -> dict[str, Any]:
         """Send one command and return the row on what became of it."""
+        action = request.action
         row = identity_row(process)
         if not peer.may_command(process.peer):
             refusal = f"the process belongs to {process.peer.name}, not to {peer.name}"
@@ -123,7 +127,10 @@ class Monitoring:
             await asyncio.get_running_loop().run_in_executor(
                 None, self._approvals.add, process.peer.credential, log_file
             )
-        answer = await self._commander.ask(process, f"monitor.{action}", fields, deadline_s)
+        meant = ranks_meant(request.selection, process)
+        answer = await self._commander.ask(
+            process, f"monitor.{action}", fields, deadline_s, request_id, meant
+        )
         row |= {
             "ok": answer.ok,
             "text": answer.text,

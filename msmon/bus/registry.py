@@ -19,6 +19,8 @@ LIVE, LOST, ENDED = "live", "lost", "ended"
 
 MAX_PROCESSES = 10_000
 
+_CARRIER_OF = "carrier of "
+
 
 @dataclass
 class Process:
@@ -35,6 +37,8 @@ class Process:
     status: Status | None = None
     session_id: str = ""
     """The last session that it opened."""
+    carrier: bool = False
+    """A framework's helper stands for the process: there may be no agent in it."""
 
     @property
     def label(self) -> str:
@@ -54,13 +58,31 @@ class Registry:
         self._checked_s: float | None = None
 
     def all(self) -> list[Process]:
-        """Return all processes, also those that are gone, by host, job and rank."""
+        """Return all processes, also those that are gone, by host, job and rank.
+
+        A carrier is among them as long as it reaches a rank that has no agent.
+        """
 
         def order(process: Process) -> tuple[str, str, int, int]:
             info = process.info
             return info.host, info.job_id, info.rank, info.pid
 
-        return sorted(self._by_key.values(), key=order)
+        known = self._by_key.values()
+        return sorted((item for item in known if self._is_needed(item)), key=order)
+
+    def _is_needed(self, process: Process) -> bool:
+        if not process.carrier:
+            return True
+        info = process.info
+        agents = [item.info for item in self._by_key.values() if not item.carrier]
+        if info.key not in {agent.key for agent in agents}:
+            return True
+        launched = [
+            agent
+            for agent in agents
+            if agent.launch and (agent.host, agent.launch) == (info.host, info.launch)
+        ]
+        return 0 < len(launched) < info.local_world_size
 
     def live(self) -> list[Process]:
         """Return the processes that can be commanded."""
@@ -71,7 +93,13 @@ class Registry:
         return self._by_route.get(route)
 
     def register(
-        self, info: ProcessInfo, peer: Peer, route: bytes, version: str, now_s: float
+        self,
+        info: ProcessInfo,
+        peer: Peer,
+        route: bytes,
+        version: str,
+        now_s: float,
+        carrier: bool = False,
     ) -> Process:
         """Take a hello; a newer one of the same process replaces the older.
 
@@ -80,11 +108,12 @@ class Registry:
         """
         if peer.uid >= 0:
             info = dataclasses.replace(info, uid=peer.uid)
-        known = self._by_key.get(info.key)
+        key = _CARRIER_OF + info.key if carrier else info.key
+        known = self._by_key.get(key)
         if known is None:
             if len(self._by_key) >= MAX_PROCESSES:
                 raise CommandRefused("too many processes are registered with this daemon")
-            known = Process(info, peer, route, version, now_s)
+            known = Process(info, peer, route, version, now_s, carrier=carrier)
         elif known.peer.credential != peer.credential and known.life == LIVE:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
         former = self._by_route.get(route)
@@ -93,7 +122,7 @@ class Registry:
         self._by_route.pop(known.route, None)
         known.info, known.peer, known.route, known.version = info, peer, route, version
         known.last_seen_s, known.life = now_s, LIVE
-        self._by_key[info.key] = known
+        self._by_key[key] = known
         self._by_route[route] = known
         return known
 
@@ -107,6 +136,8 @@ class Registry:
         """Note that a process ended its connection on purpose."""
         process.life, process.gone_s = ENDED, now_s
         self._by_route.pop(process.route, None)
+        if process.carrier:
+            self._by_key.pop(_CARRIER_OF + process.info.key, None)
 
     def expire(self, now_s: float) -> list[Process]:
         """Return the processes that became lost since the last call; forget those long gone."""
@@ -120,7 +151,9 @@ class Registry:
             if process.life == LIVE and now_s - process.last_seen_s > self._lost_after_s:
                 process.life, process.gone_s = LOST, now_s
                 lost.append(process)
-            elif process.life != LIVE and now_s - process.gone_s > self._keep_gone_s:
+            elif process.life != LIVE and (
+                process.carrier or now_s - process.gone_s > self._keep_gone_s
+            ):
                 del self._by_key[key]
                 self._by_route.pop(process.route, None)
         return lost

@@ -73,6 +73,13 @@ def matches(selection: Selection, process: Process) -> bool:
     )
 
 
+def ranks_meant(selection: Selection, process: Process) -> list[int]:
+    """Return the ranks that a command is for, of all those that a carrier reaches; empty: all."""
+    if selection.pids and process.info.rank >= 0:
+        return [process.info.rank]
+    return selection.ranks
+
+
 def _missing(
     selection: Selection, everything: list[Process], host: str, now_s: float
 ) -> list[dict[str, Any]]:
