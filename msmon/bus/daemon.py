@@ -60,8 +60,8 @@ class Surface:
     configuration again and may raise MsmonError."""
 
     ready: Callable[[str], None]
-    reload: Callable[[], None]
-    manager: ServiceManager
+    reload: Callable[[], None] = lambda: None
+    manager: ServiceManager = field(default_factory=lambda: ServiceManager({}))
 
 
 async def serve(

@@ -7,39 +7,34 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 import msmon
-from msmon.bus.daemon import DaemonSettings, serve
+from msmon.bus.daemon import DaemonSettings, Surface, serve
 from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
 from msmon.bus.keys import keys_directory
+from msmon.bus.notify import ServiceManager
 from msmon.bus.outputs import OnCommit
 from msmon.bus.runtime import LocalAccess
 from msmon.bus.timing import Timing
-from msmon.commands.parameters import option_from
+from msmon.commands.daemon_config import Settings, collect, shown
+from msmon.commands.daemon_options import DAEMON_OPTIONS, daemon_options
+from msmon.commands.unit import install, next_commands, system_files, user_files
 from msmon.errors import BusError, MsmonError, UsageError
-from msmon.options import Option, real_number
 from msmon.sinks.catalog import describe_sinks, parse_sink_option
 from msmon.sinks.outlet import Outlet
 from msmon.sinks.outputs import Outputs
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_PORT = 65535
 
-HEARTBEAT = Option(
-    "heartbeat_s",
-    "--heartbeat-s",
-    "Seconds between signs of life of a process; after four without one it is lost.",
-    real_number,
-    default=Timing().heartbeat_s,
-    minimum=0.05,
-    maximum=60.0,
-    metavar="SECONDS",
-)
+CREDENTIAL = "msmon.server.key_secret"
+"""Name under which systemd hands in the server's key file."""
+
+_log = logging.getLogger("msmon.daemon")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -78,103 +73,128 @@ def listen_url(host: str, port: int, insecure: bool, force: bool) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@daemon_options
 @click.option(
-    "--listen",
-    "listens",
-    multiple=True,
-    metavar="HOST[:PORT]",
-    help=f"Also serve other machines over TCP (port {DEFAULT_PORT} unless given). Repeatable.",
-)
-@click.option(
-    "--runtime-dir",
+    "--config",
     type=click.Path(path_type=Path),
-    help="Directory of the local socket [default: MSMON_RUNTIME_DIR, or /run/msmon for root].",
+    metavar="FILE",
+    help="Configuration [default: /etc/msmon/daemon.toml for root, else "
+    "~/.config/msmon/daemon.toml].",
 )
-@click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
-    help="Directory of the keys [default: MSMON_KEYS_DIR, or /etc/msmon/keys for root].",
-)
-@click.option(
-    "--allow-users",
-    metavar="nobody|everybody|GROUP",
-    help="Which other local users may connect, for their own processes "
-    "[default: everybody for a daemon of root, else nobody].",
-)
-@click.option(
-    "--export-root",
-    "export_roots",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Directory below which everybody may export. Repeatable.",
-)
-@click.option(
-    "--sink",
-    "sinks",
-    multiple=True,
-    metavar="NAME[:key=value,...]",
-    help="Write the data of all sessions to this output. Repeatable; `--sink help` lists them.",
-)
-@click.option(
-    "--metric-log-dir",
-    type=click.Path(),
-    help="Write TensorBoard scalars there: short for --sink tensorboard:dir=DIRECTORY.",
-)
-@click.option("--insecure", is_flag=True, help="No encryption, no keys; clients must say it too.")
-@click.option(
-    "--insecure-anywhere", is_flag=True, help="Let --insecure listen beyond loopback addresses."
-)
-@option_from(HEARTBEAT)
-@click.option(
-    "--log-level",
-    type=click.Choice(LOG_LEVELS),
-    default="info",
-    show_default=True,
-    help="On stderr.",
-)
+@click.option("--check-config", is_flag=True, help="Show what is in force and from where; end.")
+@click.option("--install-unit", is_flag=True, help="Install the systemd unit; end.")
+@click.option("--user", is_flag=True, help="With --install-unit: a daemon of this user's own.")
+@click.option("--print", "print_only", is_flag=True, help="With --install-unit: only show it.")
 @click.version_option(msmon.__version__, prog_name="msmon-daemon")
 def daemon(
-    listens: tuple[str, ...],
-    runtime_dir: Path | None,
-    keys: Path | None,
-    allow_users: str | None,
-    export_roots: tuple[Path, ...],
-    sinks: tuple[str, ...],
-    metric_log_dir: str | None,
-    insecure: bool,
-    insecure_anywhere: bool,
-    heartbeat_s: float | None,
-    log_level: str,
+    config: Path | None,
+    check_config: bool,
+    install_unit: bool,
+    user: bool,
+    print_only: bool,
+    **typed: Any,
 ) -> None:
     """Serve the monitored processes and the msmon commands of this machine.
 
-    Prints one line on stderr when it is ready. SIGTERM and SIGINT stop it cleanly.
+    Prints one line on stderr when it is ready. SIGTERM and SIGINT stop it cleanly, SIGHUP
+    reads allow-list and configuration again.
     """
-    if "help" in sinks:
+    if (user or print_only) and not install_unit:
+        raise UsageError("--user and --print belong to --install-unit")
+    if install_unit:
+        _install_unit(user, print_only)
+    elif "help" in typed["sink"]:
         _show_sinks()
-        return
-    _log_to_stderr(log_level)
-    others = allow_users or ("everybody" if os.geteuid() == 0 else "nobody")
-    settings = DaemonSettings(
-        runtime_directory=(runtime_dir or runtime_directory(os.environ)).absolute(),
-        keys_directory=(keys or keys_directory(os.environ)).absolute(),
-        listens=tuple(
-            listen_url(*parse_listen(text), insecure, insecure_anywhere) for text in listens
-        ),
-        insecure=insecure,
-        access=LocalAccess.parse(others),
-        timing=Timing(HEARTBEAT.default if heartbeat_s is None else heartbeat_s),
-    )
-    outlets = _outlets(sinks, metric_log_dir)
+    elif check_config:
+        _check_config(collect(typed, os.environ, config))
+    else:
+        _serve(typed, config)
+
+
+def _serve(typed: Mapping[str, Any], config: Path | None) -> None:
+    settings = collect(typed, os.environ, config)
+    _log_to_stderr(settings["log_level"].value)
+    made: list[Outputs] = []
+    outlets = _outlets(settings)
 
     def outputs(on_commit: OnCommit) -> Outputs:
-        return Outputs(outlets, export_roots, on_commit)
+        made.append(Outputs(outlets, _export_roots(settings), on_commit))
+        return made[-1]
 
-    asyncio.run(serve(settings, outputs, _say_ready))
+    def reload() -> None:
+        new = collect(typed, os.environ, config)
+        logging.getLogger("msmon").setLevel(new["log_level"].value.upper())
+        for each in made:
+            each.allow_exports(_export_roots(new))
+        _warn_of_fixed(settings, new)
+
+    surface = Surface(_say_ready, reload, ServiceManager(os.environ))
+    asyncio.run(serve(_daemon_settings(settings), outputs, surface))
 
 
-def _outlets(sinks: Sequence[str], metric_log_dir: str | None) -> list[Outlet]:
-    wanted: list[tuple[Any, dict[str, Any]]] = [parse_sink_option(text) for text in sinks]
+def _daemon_settings(settings: Settings) -> DaemonSettings:
+    """Return the settings as the daemon takes them. Raises UsageError, BusError."""
+    value = {name: setting.value for name, setting in settings.items()}
+    others = value["allow_users"] or ("everybody" if os.geteuid() == 0 else "nobody")
+    return DaemonSettings(
+        runtime_directory=Path(value["runtime_dir"] or runtime_directory(os.environ)).absolute(),
+        keys_directory=Path(value["keys"] or keys_directory(os.environ)).absolute(),
+        listens=tuple(
+            listen_url(*parse_listen(text), value["insecure"], value["insecure_anywhere"])
+            for text in value["listen"]
+        ),
+        insecure=value["insecure"],
+        access=LocalAccess.parse(others),
+        timing=Timing(value["heartbeat_s"]),
+        credential=_credential(os.environ),
+    )
+
+
+def _credential(environ: Mapping[str, str]) -> Path | None:
+    """Return the key file that systemd's LoadCredential handed in, if any (systemd.exec(5))."""
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(directory) / CREDENTIAL if directory else None
+    return path if path is not None and path.exists() else None
+
+
+def _export_roots(settings: Settings) -> list[Path]:
+    return [Path(text) for text in settings["export_root"].value]
+
+
+def _warn_of_fixed(former: Settings, new: Settings) -> None:
+    """Say which changed options wait for a restart."""
+    for option in DAEMON_OPTIONS:
+        if not option.reloadable and former[option.name].value != new[option.name].value:
+            _log.warning("%s changed; it takes effect at the next start", option.key)
+
+
+def _check_config(settings: Settings) -> None:
+    """Show every option and where it comes from. Raises UsageError for one that can't work."""
+    for line in shown(settings):
+        click.echo(line)
+    checked = _daemon_settings(settings)
+    for text in settings["sink"].value:
+        parse_sink_option(text)
+    click.echo(f"# runtime directory: {checked.runtime_directory}")
+    click.echo(f"# keys: {checked.credential or checked.keys_directory}")
+
+
+def _install_unit(user: bool, print_only: bool) -> None:
+    files = user_files(os.environ) if user else system_files()
+    if print_only:
+        for file in files:
+            click.echo(f"# --- {file.path}\n{file.text}")
+        return
+    for line in install(files):
+        click.echo(line)
+    click.echo(f"now run:\n{next_commands(user)}")
+
+
+def _outlets(settings: Settings) -> list[Outlet]:
+    wanted: list[tuple[Any, dict[str, Any]]] = [
+        parse_sink_option(text) for text in settings["sink"].value
+    ]
+    metric_log_dir = settings["metric_log_dir"].value
     if metric_log_dir:
         tensorboard, options = parse_sink_option("tensorboard")
         wanted.append((tensorboard, {**options, "dir": metric_log_dir}))

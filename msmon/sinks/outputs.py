@@ -72,6 +72,10 @@ class Outputs:
         """Whether an output of the daemon itself wants raw records of every session."""
         return any(outlet.wants_records for outlet in self._outlets)
 
+    def allow_exports(self, roots: Sequence[Path]) -> None:
+        """Replace the directories below which everybody may export, from the next start on."""
+        self._export_roots = tuple(roots)
+
     def check_export(self, settings: MonitorSettings, caller_uid: int) -> MonitorSettings:
         """Resolve and check the export directory of a start command.
 

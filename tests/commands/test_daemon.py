@@ -257,12 +257,12 @@ def test_an_output_that_hangs_does_not_keep_it_from_ending(daemons):
     program = (
         "import asyncio, sys, time\n"
         "from pathlib import Path\n"
-        "from msmon.bus.daemon import DaemonSettings, serve\n"
+        "from msmon.bus.daemon import DaemonSettings, Surface, serve\n"
         "class Hanging:\n"
         "    def __init__(self, on_commit): pass\n"
         "    def close(self, timeout_s): time.sleep(60)\n"
         "settings = DaemonSettings(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-        "asyncio.run(serve(settings, Hanging, lambda line: print(line, flush=True)))\n"
+        "asyncio.run(serve(settings, Hanging, Surface(lambda line: print(line, flush=True))))\n"
     )
     keys = daemons.runtime.parent / "keys"
     process = subprocess.Popen(
