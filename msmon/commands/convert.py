@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -45,7 +46,8 @@ def _with_progress_bar(sources: list[Source], output: Output, target: str) -> Re
         return convert(sources, output)
     size_bytes = sum(source.size_bytes for source in sources)
     label = f"converting to {target}"
-    with click.progressbar(length=size_bytes, label=label, file=sys.stderr) as bar:
+    bar: Any = click.progressbar(length=size_bytes, label=label, file=sys.stderr)
+    with bar:
         return convert(sources, output, bar.update)
 
 

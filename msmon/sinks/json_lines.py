@@ -125,7 +125,7 @@ def _digit_cells(numbers: Column) -> list[Column]:
     constant = np.frombuffer(shared.encode(), np.uint8)
     if not width:
         return [constant]
-    rest = numbers.astype(np.uint64) - np.uint64(int(shared or 0) * 10**width)
+    rest: Column = numbers.astype(np.uint64) - np.uint64(int(shared or 0) * 10**width)
     if width < 10:
         rest = rest.astype(np.uint32)
     groups = -(-width // 4)

@@ -151,7 +151,8 @@ class StepImage:
 
 
 def _joined(columns: Sequence[Column], dtype: type[np.generic]) -> Column:
-    return np.concatenate([np.zeros(0, dtype=dtype), *columns]).astype(dtype)
+    joined: Column = np.concatenate([np.zeros(0, dtype=dtype), *columns]).astype(dtype)
+    return joined
 
 
 def _without_domains(part: StepRecords, disabled_domains: Collection[str]) -> StepRecords:
