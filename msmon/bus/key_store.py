@@ -53,10 +53,7 @@ class KeyStore:
         files = [
             ("daemon", self.directory / SERVER_PUBLIC_FILE),
             ("client", self.directory / CLIENT_PUBLIC_FILE),
-            *(
-                (f"daemon on {path.stem}", path)
-                for path in key_files(self.directory / SERVERS_DIRECTORY)
-            ),
+            *((f"daemon on {path.stem}", path) for path in known_daemons),
         ]
         return [
             OwnKey(use, path, load_public_key(path).decode())
