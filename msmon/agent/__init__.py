@@ -1,7 +1,18 @@
-"""What lives inside the training process."""
+"""What lives inside the training process.
+
+The names are imported on first use: a process that turns out to be no rank needs only
+the modules that decide it.
+"""
 
 from __future__ import annotations
 
-from msmon.agent.lifecycle import init, shutdown, step
+import importlib
+from typing import Any
 
-__all__ = ["init", "shutdown", "step"]
+__all__ = ["init", "set_step", "shutdown", "step"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("msmon.agent.lifecycle"), name)

@@ -20,8 +20,9 @@ import numpy as np
 from msmon.agent import library
 from msmon.agent.log import AgentLog
 from msmon.agent.pending import PendingCommand
-from msmon.agent.recorder import MsptiCall, Recorder
+from msmon.agent.recorder import MsptiCall, Recorder, subscription_holder
 from msmon.agent.session import MonitoringSession
+from msmon.agent.tracing.control import TraceControl
 from msmon.agent.uplink import Uplink
 from msmon.bus.messages import Answer
 from msmon.errors import CommandRefused, MsmonError, UsageError
@@ -29,6 +30,9 @@ from msmon.kinds import format_kinds
 from msmon.sessions import Counts, MonitorSettings
 
 STUCK_AFTER_S = 3.0
+
+PAUSE, RESUME = "monitor.pause", "monitor.resume"
+"""What the tracer asks for around a trace; nobody waits for the answers."""
 
 _MAX_FAILURES = 10
 """A session ends after this many ticks in a row that failed for an unforeseen reason."""
@@ -62,6 +66,7 @@ class Collector:
         log: AgentLog,
         on_change: Callable[[], None],
         on_answer: Callable[[str, Answer], None],
+        traces: TraceControl,
     ) -> None:
         self.state = CollectorState()
         self._uplink = uplink
@@ -69,6 +74,7 @@ class Collector:
         self._log = log
         self._on_change = on_change
         self._on_answer = on_answer
+        self._traces = traces
         self._commands: queue.SimpleQueue[PendingCommand | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="msmon-collector", daemon=True)
         self._phase = "idle"
@@ -190,6 +196,10 @@ class Collector:
             "monitor.start": self._start_session,
             "monitor.update": self._update_session,
             "monitor.stop": self._stop_session,
+            "trace.start": self._start_trace,
+            "trace.cancel": self._traces.cancel,
+            PAUSE: self._pause_session,
+            RESUME: self._resume_session,
         }
         action = actions.get(command.action)
         try:
@@ -210,6 +220,11 @@ class Collector:
             raise CommandRefused(
                 f"monitoring runs already (session {self._session.session_id})",
                 "change it with update, or end it with stop",
+            )
+        if self._traces.holder:
+            raise CommandRefused(
+                f"{self._traces.holder} holds this process",
+                "wait for it, or end it with nputrace --cancel",
             )
         settings = MonitorSettings.from_fields(fields)
         self._enter("starting")
@@ -239,6 +254,31 @@ class Collector:
         session = self._running_session()
         self._end_session("stopped")
         return self._answer(session, f"monitoring stopped: {_totals(session.counts())}")
+
+    def _start_trace(self, fields: dict[str, Any]) -> Answer:
+        session = self._session
+        monitoring = f"npu-monitor (session {session.session_id})" if session else ""
+        return self._traces.start(fields, monitoring, subscription_holder())
+
+    def _pause_session(self, fields: dict[str, Any]) -> Answer:
+        if self._session is not None:
+            self._session.pause()
+            self._phase = "paused"
+        self._traces.tracer.monitor_paused = True
+        return Answer(True, "monitoring is paused")
+
+    def _resume_session(self, fields: dict[str, Any]) -> Answer:
+        self._traces.tracer.monitor_paused = False
+        session = self._session
+        if session is not None and session.paused:
+            try:
+                session.resume()
+            except MsmonError as error:
+                session.problem = f"monitoring could not go on after the trace: {error.message}"
+                self._end_session("failed")
+                raise
+            self._phase = "monitoring"
+        return Answer(True, "monitoring goes on")
 
     def _answer(self, session: MonitoringSession, text: str) -> Answer:
         for name, reason in session.unavailable_kinds.items():

@@ -16,12 +16,17 @@ import zmq
 
 import msmon
 from msmon.agent import process, ranks
-from msmon.agent.collector import Collector
+from msmon.agent.collector import PAUSE, RESUME, Collector
 from msmon.agent.link import Link
 from msmon.agent.log import AgentLog
 from msmon.agent.notices import Notices
-from msmon.agent.pending import PendingCommands
+from msmon.agent.pending import PendingCommand, PendingCommands
 from msmon.agent.steps import StepCounter
+from msmon.agent.tracing import step_sources
+from msmon.agent.tracing.control import TraceControl
+from msmon.agent.tracing.import_watch import ImportWatch
+from msmon.agent.tracing.plan import RUNNING
+from msmon.agent.tracing.tracer import Tracer
 from msmon.agent.uplink import Uplink
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Hello, Status
@@ -35,6 +40,7 @@ FLUSH_LIMIT_S = 0.3
 """How long it may be held up to send what is left."""
 
 _steps = StepCounter()
+_watch: ImportWatch | None = None
 _agent: Agent | None = None
 _starting = threading.Lock()
 _left_to_parent: list[Agent] = []
@@ -50,12 +56,20 @@ class Agent:
         log = AgentLog.from_environment(os.environ)
         self._notices = Notices()
         self._uplink = Uplink(self._notices.wake)
+        self._tracer = Tracer(
+            steps,
+            log,
+            self._notices.status_changed,
+            lambda: self._collector.submit(PendingCommand("", PAUSE, {})),
+            lambda: self._collector.submit(PendingCommand("", RESUME, {})),
+        )
         self._collector = Collector(
             self._uplink,
             lambda: steps.current,
             log,
             self._notices.status_changed,
             self._notices.add_answer,
+            TraceControl(self._tracer, steps, identity),
         )
         self._link = Link(
             lambda: local_endpoint(os.environ),
@@ -73,7 +87,11 @@ class Agent:
         self._collector.start()
 
     def shut_down(self) -> None:
-        """End both threads; a running session is ended and sent, in bounded time."""
+        """End both threads; a running session is ended and sent, in bounded time.
+
+        A trace that runs is closed first and written, which takes as long as it takes.
+        """
+        self._tracer.end_early()
         busy = self._collector.busy
         self._collector.shut_down()
         ended = self._collector.join(SESSION_END_LIMIT_S if busy else FLUSH_LIMIT_S)
@@ -87,8 +105,10 @@ class Agent:
 
     def _status(self) -> Status:
         now = self._collector.state
+        trace = self._tracer.state
+        self._steps.measure()
         return Status(
-            state=now.state,
+            state="tracing" if trace.state == RUNNING else now.state,
             step=self._steps.current,
             step_age_s=self._steps.age_s,
             session_id=now.session_id,
@@ -99,6 +119,7 @@ class Agent:
             cpu_s=now.cpu_s + self._link.cpu_s,
             library=now.library,
             problem=now.problem,
+            trace={**trace.as_fields(), "step_s": self._steps.step_s},
         )
 
 
@@ -145,9 +166,37 @@ def step() -> None:
 
     The first call starts the agent where the environment has MSMONITOR_USE_DAEMON=1.
     """
+    if not _steps.explicit:
+        _steps.advance_explicitly()
+        return
     _steps.count += 1
     _steps.last_monotonic_s = time.monotonic()
-    if _steps.count == 1 and _agent is None:
+    if _steps.at_boundary is not None:
+        _steps.at_boundary()
+
+
+def set_step(step: int) -> None:
+    """Say that ``step`` training steps have been made, after loading a checkpoint of that step.
+
+    The next call of :func:`step` makes it ``step + 1``. Raises UsageError for a negative number.
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise UsageError(f"set_step: {step!r} is not a number of steps")
+    _steps.set(step)
+
+
+def watch_steps() -> None:
+    """Take steps from the frameworks that this process has imported or will import."""
+    global _watch
+    if _watch is None:
+        _watch = step_sources.watch(_steps, AgentLog.from_environment(os.environ).write)
+        _watch.start()
+
+
+def _at_first_step() -> None:
+    """A process that steps is a rank, if the environment asks for an agent."""
+    _steps.at_boundary = None
+    if _agent is None:
         start_if_rank()
 
 
@@ -174,6 +223,7 @@ def _start(known: dict[str, Any]) -> None:
             AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
         else:
             _agent = agent
+            watch_steps()
             ranks.mark(os.environ)
             # as late as possible: hooks run in reverse, and the framework must still be there
             atexit.unregister(shutdown)
@@ -187,6 +237,8 @@ def _drop_in_child() -> None:
     if _agent is not None:
         _left_to_parent.append(_agent)
         _agent = None
+        _steps.at_boundary = None
 
 
+_steps.at_boundary = _at_first_step
 os.register_at_fork(after_in_child=_drop_in_child)

@@ -44,6 +44,12 @@ _HOLDER: dict[str, Recorder] = {}
 """The recorder that holds this process's one subscription, under the key "subscription"."""
 
 
+def subscription_holder() -> str:
+    """Return what records in this process at present; empty when nothing does."""
+    holder = _HOLDER.get("subscription")
+    return holder.purpose if holder is not None else ""
+
+
 class MsptiCall(NamedTuple):
     """An MSPTI call that has not returned yet."""
 

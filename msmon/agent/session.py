@@ -18,7 +18,7 @@ from msmon.agent.uplink import Uplink
 from msmon.errors import CommandRefused
 from msmon.filtering import RecordFilter
 from msmon.records import Batch
-from msmon.sessions import Counts, Gap, MonitorSettings, SessionEnd
+from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd
 from msmon.statistics import WindowStatistics
 
 FLUSH_INTERVAL_S = 1.0
@@ -34,6 +34,9 @@ _BUSY_BUFFERS = 3
 """This many buffers in one tick: come back sooner."""
 
 _CLOCK_JUMP_NS = 1_000_000_000
+
+PAUSED = "paused"
+"""Stage of the gap that a pause leaves: nothing was recorded, so nothing was dropped."""
 
 
 class MonitoringSession:
@@ -63,6 +66,9 @@ class MonitoringSession:
         self._untimed: Counter[str] = Counter()
         self._window_index = 0
         self._tick_s = TICK_S
+        self._paused_s: float | None = None
+        self._drops_before: Drops = {}
+        """Records lost before the last pause; the recorder begins at 0 after it."""
 
     # --- life -------------------------------------------------------------------------
 
@@ -89,6 +95,8 @@ class MonitoringSession:
     def next_tick_s(self) -> float:
         """When :meth:`tick` is to be called next, on the monotonic clock."""
         next_s = time.monotonic() + self._tick_s
+        if self.paused:
+            return min(next_s, self._deadline_s)
         return min(next_s, self._next_flush_s, self._window_end_s, self._deadline_s)
 
     @property
@@ -98,6 +106,8 @@ class MonitoringSession:
 
     def tick(self) -> None:
         """Take what MSPTI has recorded since the last call."""
+        if self.paused:
+            return
         now_s = time.monotonic()
         window_over = now_s >= self._window_end_s
         if window_over or now_s >= self._next_flush_s or self._many_slots_out:
@@ -115,6 +125,10 @@ class MonitoringSession:
         """
         new = self.settings.updated(fields)
         old = self.settings
+        if self.paused:  # kinds are enabled when it goes on
+            self._filter = RecordFilter(new.active_filter)
+            self._adopt(new)
+            return
         self._recorder.change_kinds(self._recorder.enabled_kinds & new.active_kinds)
         self._flush()
         self._take(self._recorder.batches())
@@ -123,11 +137,52 @@ class MonitoringSession:
         self.unavailable_kinds = self._recorder.change_kinds(new.active_kinds)
         if new.report_interval_s != old.report_interval_s:
             self._close_window()
+        self._adopt(new)
+
+    def _adopt(self, new: MonitorSettings) -> None:
         self.settings = new
         self._uplink.put_note(self.session_id, "settings", json.dumps(new.as_fields()))
 
+    @property
+    def paused(self) -> bool:
+        """Whether the recording rests for a trace."""
+        return self._paused_s is not None
+
+    def pause(self) -> None:
+        """Deliver all that was recorded and let somebody else have MSPTI."""
+        if self.paused:
+            return
+        self._take(self._recorder.ending())
+        self._losses.report(self._wall_ns(time.monotonic()), at_end=True)
+        self._close_window()
+        self._drops_before = self._recorder_drops()
+        self._paused_s = time.monotonic()
+
+    def resume(self) -> None:
+        """Go on after a pause with the settings in force; the outputs are told of the gap.
+
+        Raises what :meth:`Recorder.start` raises; the session is still paused then.
+        """
+        if not self.paused:
+            return
+        self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
+        self._report_pause()
+        self._window_start_s = now_s = time.monotonic()
+        self._next_flush_s = now_s + FLUSH_INTERVAL_S
+        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns(now_s))
+
+    def _report_pause(self) -> None:
+        if self._paused_s is not None:
+            start_ns, end_ns = self._wall_ns(self._paused_s), self._wall_ns(time.monotonic())
+            self._report_gap(Gap(PAUSED, start_ns, end_ns, None, "paused for a trace"))
+            self._paused_s = None
+
     def stop(self, reason: str) -> None:
         """End the recording and deliver all that it holds."""
+        if self.paused:
+            self._report_pause()
+            self._close(reason)
+            return
         self._take(self._recorder.ending())
         if self._recorder.problems:
             self.problem = self._recorder.problems[-1]
@@ -146,11 +201,19 @@ class MonitoringSession:
 
     def counts(self) -> Counts:
         """Return the records so far, and the drops of every stage in this process."""
-        drops = self._recorder.lost
+        drops = self._drops_before if self.paused else self._recorder_drops()
+        drops = dict(drops)
         uplink = sum(self._uplink.dropped(self.session_id).values())
         if uplink:
             drops["uplink"] = uplink
         return Counts(dict(self._received), dict(+self._kept), dict(+self._untimed), drops)
+
+    def _recorder_drops(self) -> Drops:
+        drops = dict(self._drops_before)
+        for stage, count in self._recorder.lost.items():
+            before = drops.get(stage, 0)
+            drops[stage] = None if count is None or before is None else before + count
+        return drops
 
     # --- records ----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import zmq
 
@@ -32,12 +32,15 @@ from msmon.bus.rows import status_row
 from msmon.bus.selection import matches, select
 from msmon.bus.streams import STREAM_TYPES, Streams
 from msmon.bus.timing import Timing
+from msmon.bus.tracing import Tracing
 from msmon.errors import CommandRefused, MsmonError
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger("msmon.audit")
 
 FROM_AGENTS = (*STREAM_TYPES, messages.Status, messages.Answer, messages.Goodbye)
+
+_Request = Union[messages.MonitorRequest, messages.TraceRequest]
 
 _MESSAGES_PER_TURN = 100
 """Messages taken before other events of the loop get their turn."""
@@ -92,6 +95,7 @@ class Broker:
         self._monitoring = Monitoring(
             self._registry, self._streams, self._outputs, approvals, self._commander, facts.host
         )
+        self._tracing = Tracing(self._registry, self._commander, facts.host)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -174,7 +178,7 @@ class Broker:
             self._send(route, self._status(message), message_id)
         elif isinstance(message, messages.VersionRequest):
             self._send(route, Reply("ok", daemon=self._daemon_row()), message_id)
-        elif isinstance(message, messages.MonitorRequest):
+        elif isinstance(message, (messages.MonitorRequest, messages.TraceRequest)):
             self._begin_request(route, peer, message, message_id)
         elif isinstance(message, FROM_AGENTS):
             self._act_for_agent(route, envelope)
@@ -215,9 +219,7 @@ class Broker:
         welcome = Welcome(__version__, self._facts.host, self._facts.pid, self._timing.heartbeat_s)
         self._send(route, welcome, message_id)
 
-    def _begin_request(
-        self, route: bytes, peer: Peer, request: messages.MonitorRequest, message_id: str
-    ) -> None:
+    def _begin_request(self, route: bytes, peer: Peer, request: _Request, message_id: str) -> None:
         if len(self._requests) >= _MAX_REQUESTS:
             raise CommandRefused("the daemon is busy with other commands", "try again")
         task = self._loop.create_task(self._carry_out(route, peer, request, message_id))
@@ -225,11 +227,14 @@ class Broker:
         task.add_done_callback(self._requests.discard)
 
     async def _carry_out(
-        self, route: bytes, peer: Peer, request: messages.MonitorRequest, message_id: str
+        self, route: bytes, peer: Peer, request: _Request, message_id: str
     ) -> None:
         answer: Message
         try:
-            answer = await self._monitoring.carry_out(request, peer)
+            if isinstance(request, messages.TraceRequest):
+                answer = await self._tracing.carry_out(request, peer)
+            else:
+                answer = await self._monitoring.carry_out(request, peer)
         except MsmonError as error:
             _audit.info("%s asked for %r: refused: %s", peer.name, request.action, error.message)
             answer = Refused(error.message, error.next_step)

@@ -75,7 +75,7 @@ class Status(Message):
 
     TYPE = "status"
     state: str
-    """"idle", "starting", "monitoring", "stopping", "failed", later "tracing"."""
+    """"idle", "starting", "monitoring", "paused", "stopping", "failed", "tracing"."""
     step: int = -1
     step_age_s: float = -1.0
     """Seconds since the last step; -1 when none was seen."""
@@ -94,7 +94,9 @@ class Status(Message):
     problem: str = ""
     """What keeps this process from being monitored, if anything."""
     trace: dict[str, Any] = field(default_factory=dict)
-    """State of a detailed trace: state, start_step, stop_step, path, reason, holder."""
+    """The last detailed trace: state (idle, ready, running, parsing, done, failed, cancelled),
+    trace_id, backend, start_step, stop_step (the step after the last), captured, path, files,
+    reason, …; and step_s, the mean seconds per step."""
 
 
 # --- commands -------------------------------------------------------------------
@@ -189,6 +191,9 @@ class Answer(Message):
     text: str = ""
     next_step: str = ""
     session_id: str = ""
+    """The session, or the trace, that the command was about."""
+    step: int = -1
+    """The current step, in answers to trace commands."""
 
 
 # --- the stream of one session: numbered from 1, acknowledged, resent, never reordered ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +60,7 @@ class Commander:
             AgentLog(None),
             lambda: None,
             lambda _, answer: self.answers.put(answer),
+            SimpleNamespace(holder="", cancel=None),
         )
         self.collector.start()
 

@@ -1,0 +1,1 @@
+"""Detailed traces: the framework's own profiler, driven from inside the training process."""

@@ -1,0 +1,77 @@
+"""Runs something right after a module has been imported, without importing it.
+
+A finder at the head of ``sys.meta_path`` finds nothing itself: for the few modules it
+waits for, it lets the other finders search and adds a call after the module's code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+OnImport = Callable[[ModuleType], None]
+
+
+class ImportWatch(MetaPathFinder):
+    """Calls ``on_import[name]`` once per module, on the thread that imports it.
+
+    ``report`` gets what a call raises; the import goes on.
+    """
+
+    def __init__(self, on_import: dict[str, OnImport], report: Callable[[str], None]) -> None:
+        self._waiting = dict(on_import)
+        self._report = report
+
+    def start(self) -> None:
+        """Call for modules that are there already, and watch for the others."""
+        for name in list(self._waiting):
+            module = sys.modules.get(name)
+            if module is not None:
+                self._call(name, module)
+        if self._waiting:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec that the other finders have, extended; None for other modules."""
+        if name not in self._waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._extend(name, spec)
+                return spec
+        return None
+
+    def _extend(self, name: str, spec: ModuleSpec) -> None:
+        loader = spec.loader
+        if loader is None or not hasattr(loader, "exec_module"):
+            return
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self._call(name, module)
+
+        try:
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        except AttributeError:  # a loader with fixed attributes: do without
+            self._report(f"can't watch the import of {name}")
+
+    def _call(self, name: str, module: ModuleType) -> None:
+        on_import = self._waiting.pop(name, None)
+        if on_import is None:
+            return
+        try:
+            on_import(module)
+        except Exception as error:  # noqa: BLE001  boundary: an import of the job must not fail
+            self._report(f"{name}: {type(error).__name__}: {error}")
+        if not self._waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)

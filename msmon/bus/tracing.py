@@ -1,0 +1,216 @@
+"""Carrying out nputrace commands: choose a common first step, send, collect the answers.
+
+The ranks write the traces themselves, so they decide about the directory. A trace of
+several ranks is of use only when all trace the same steps: when one has passed the first
+step already, none of its job begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from msmon.bus.authentication import Peer
+from msmon.bus.commanding import Commander
+from msmon.bus.messages import Answer, Reply, Selection, TraceRequest
+from msmon.bus.registry import Process, Registry
+from msmon.bus.roles import Role
+from msmon.bus.rows import identity_row
+from msmon.bus.selection import Selected, select
+from msmon.errors import UsageError
+from msmon.trace_options import NEXT_STEP, check_trace
+
+_audit = logging.getLogger("msmon.audit")
+
+ACTIONS = ("start", "cancel")
+MAX_TIMEOUT_S = 600.0
+LEADS_S = (1.0, 3.0, 9.0)
+"""How far ahead the common first step is chosen: next value when a rank was faster."""
+MIN_LEAD_STEPS = 2
+UNDO_LIMIT_S = 5.0
+
+_Answers = dict[str, Answer]
+
+
+class Tracing:
+    """Carries out requests. Every method runs on the broker's loop."""
+
+    def __init__(self, registry: Registry, commander: Commander, host: str) -> None:
+        self._registry = registry
+        self._commander = commander
+        self._host = host
+
+    async def carry_out(self, request: TraceRequest, peer: Peer) -> Reply:
+        """Return the reply to a request. Raises UsageError."""
+        fields = _checked(request)
+        deadline_s = time.monotonic() + min(max(request.timeout_s, 0.0), MAX_TIMEOUT_S)
+        selected = self._selected(request.selection, peer)
+        limit = request.process_limit or len(selected.processes)
+        chosen, left_out = selected.processes[:limit], selected.processes[limit:]
+        if chosen:
+            allowed = [process for process in chosen if peer.may_command(process.peer)]
+            answers = await self._answers(allowed, request, fields, deadline_s)
+            rows = [_row(process, answers.get(process.info.key), peer) for process in chosen]
+            rows += selected.missing
+            reply = Reply(_outcome(rows), _left_out_text(left_out), rows=rows)
+        else:
+            reply = Reply(selected.outcome, selected.text, selected.next_step, selected.missing)
+        _audit.info(
+            "%s asked for nputrace %s %s of %s: %s %s",
+            peer.name,
+            request.action,
+            request.fields,
+            request.selection,
+            reply.outcome,
+            "; ".join(f"{row.get('pid')}: {row.get('ok')}" for row in reply.rows),
+        )
+        return reply
+
+    def _selected(self, selection: Selection, peer: Peer) -> Selected:
+        """A local user who names no process means the own ones."""
+        known = self._registry.all()
+        if peer.role is Role.USER and selection == Selection():
+            known = [process for process in known if peer.may_command(process.peer)]
+        return select(selection, known, self._host, time.monotonic())
+
+    async def _answers(
+        self,
+        processes: Sequence[Process],
+        request: TraceRequest,
+        fields: dict[str, Any],
+        deadline_s: float,
+    ) -> _Answers:
+        """Return process key → answer."""
+        if request.action == "cancel":
+            return await self._ask_all(processes, "trace.cancel", {}, deadline_s)
+        jobs: dict[str, list[Process]] = {}
+        for process in processes:
+            jobs.setdefault(process.info.job_id, []).append(process)
+        answers: _Answers = {}
+        for of_job in await asyncio.gather(
+            *(self._start_job(ranks, request, fields, deadline_s) for ranks in jobs.values())
+        ):
+            answers |= of_job
+        return answers
+
+    async def _start_job(
+        self,
+        ranks: list[Process],
+        request: TraceRequest,
+        fields: dict[str, Any],
+        deadline_s: float,
+    ) -> _Answers:
+        """Start one trace of the ranks of a job, all with the same steps."""
+        answers: _Answers = {}
+        common = fields["start_step"] == NEXT_STEP
+        for lead_s in LEADS_S:
+            first = common_step(ranks, fields, lead_s) if common else fields["start_step"]
+            asked = {**fields, "start_step": first, "pause_monitor": request.pause_monitor}
+            answers = await self._ask_all(ranks, "trace.start", asked, deadline_s)
+            if not any(_has_passed(answer) for answer in answers.values()):
+                return answers
+            answers = await self._undone(ranks, answers)
+            if not common or time.monotonic() >= deadline_s:
+                break
+        return answers
+
+    async def _undone(self, ranks: list[Process], answers: _Answers) -> _Answers:
+        """Cancel what has begun to wait in other ranks, because one has passed the step."""
+        started = [rank for rank in ranks if answers[rank.info.key].ok]
+        deadline_s = time.monotonic() + UNDO_LIMIT_S
+        await self._ask_all(started, "trace.cancel", {}, deadline_s)
+        late = [rank.info.rank for rank in ranks if _has_passed(answers[rank.info.key])]
+        text = f"not started: rank {late[0]} has passed this step"
+        undone = {
+            rank.info.key: Answer(False, f"{text}; the current step here is {step}")
+            for rank in started
+            for step in (answers[rank.info.key].step,)
+        }
+        return answers | undone
+
+    async def _ask_all(
+        self,
+        processes: Sequence[Process],
+        action: str,
+        fields: dict[str, Any],
+        deadline_s: float,
+    ) -> _Answers:
+        answers = await asyncio.gather(
+            *(self._commander.ask(process, action, fields, deadline_s) for process in processes)
+        )
+        return {process.info.key: answer for process, answer in zip(processes, answers)}
+
+
+def common_step(ranks: Sequence[Process], fields: dict[str, Any], lead_s: float) -> int:
+    """Return a first step that every rank should reach no sooner than in ``lead_s``.
+
+    Estimated from the last status of each: its step, the age of that, and its pace. Where
+    the trace must not start before some moment, the step expected then.
+    """
+    lead_s = max(lead_s, fields["start_time_ms"] / 1000 - time.time() + lead_s)
+    now_s = time.monotonic()
+    expected = [_expected_step(rank, now_s, lead_s) for rank in ranks]
+    return max(expected) + int(fields["warmup"])
+
+
+def _expected_step(rank: Process, now_s: float, lead_s: float) -> int:
+    if rank.status is None:
+        return MIN_LEAD_STEPS
+    current = max(rank.status.step, 0)
+    step_s = float(rank.status.trace.get("step_s", 0.0))
+    if step_s <= 0:
+        return current + MIN_LEAD_STEPS
+    ahead_s = now_s - rank.last_seen_s + lead_s
+    return current + max(MIN_LEAD_STEPS, math.ceil(ahead_s / step_s))
+
+
+def _checked(request: TraceRequest) -> dict[str, Any]:
+    """Return the checked fields. Raises UsageError."""
+    if request.action not in ACTIONS:
+        raise UsageError(f"unknown nputrace action {request.action!r}")
+    if request.process_limit < 0:
+        raise UsageError("--process-limit must not be negative", "0 means all")
+    if request.action == "start":
+        return check_trace(request.fields)
+    if request.fields:
+        raise UsageError(f"nputrace cancel takes no options, got {', '.join(request.fields)}")
+    return {}
+
+
+def _has_passed(answer: Answer) -> bool:
+    """Whether a rank refused because its current step, which it tells, is too far on."""
+    return not answer.ok and answer.step >= 0
+
+
+def _row(process: Process, answer: Answer | None, peer: Peer) -> dict[str, Any]:
+    row = identity_row(process)
+    if answer is None:
+        refusal = f"the process belongs to {process.peer.name}, not to {peer.name}"
+        return {**row, "ok": False, "text": refusal}
+    return {
+        **row,
+        "ok": answer.ok,
+        "text": answer.text,
+        "next_step": answer.next_step,
+        "trace_id": answer.session_id,
+        "step": answer.step,
+    }
+
+
+def _left_out_text(processes: Sequence[Process]) -> str:
+    if not processes:
+        return ""
+    ranks = ", ".join(str(process.info.rank) for process in processes[:20])
+    more = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
+    return f"the process limit leaves out {len(processes)} that match: rank {ranks}{more}"
+
+
+def _outcome(rows: list[dict[str, Any]]) -> str:
+    succeeded = [bool(row["ok"]) for row in rows]
+    if all(succeeded):
+        return "ok"
+    return "partial" if any(succeeded) else "failed"
