@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Union
 
 from msmon.activities import Table
@@ -176,12 +175,7 @@ class Monitor:
             self.start(kinds, filter=filter_text, duration=duration, max_records=max_records)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _take(self, batches: list[Batch]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from types import TracebackType
 from typing import Any
 
 import zmq
@@ -60,12 +59,7 @@ class Client:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ keeps its own callback, a failed start leaves nothing behind, and nothing grows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msmon.agent.recording import FLUSH_INTERVAL_S
 from msmon.compat.mspti_data import (
@@ -36,6 +36,8 @@ MAX_PERIOD_MS = 2**32 - 1
 MAX_BUFFER_MIB = 256
 
 INVALID_PARAMETER = MsptiResult.MSPTI_ERROR_INVALID_PARAMETER
+
+Record = TypeVar("Record")
 
 
 _subscription = Subscription()
@@ -113,67 +115,48 @@ class BaseMonitor:
                 say("ERROR", f"Call {self.NAME} callback failed. Exception: {error}")
 
 
-class KernelMonitor(BaseMonitor):
+class RecordMonitor(BaseMonitor, Generic[Record]):
+    """Calls back for each record of its kind."""
+
+    records: Callable[[Batch], Iterable[Record]]
+
+    def __init__(self) -> None:
+        self._callback: Callable[[Record], Any] | None = None
+
+    def start(self, cb: Callable[[Record], Any]) -> MsptiResult:
+        """Begin to collect; a callback that can't be called is refused."""
+        if not _is_callback(cb, self.NAME):
+            return INVALID_PARAMETER
+        self._callback = cb
+        return self._begin()
+
+    def deliver(self, batch: Batch) -> None:
+        if self._callback is not None:
+            self._call(self._callback, self.records(batch))
+
+
+class KernelMonitor(RecordMonitor[KernelData]):
     """Calls back for each kernel."""
 
     KIND = ActivityKind.Kernel
     NAME = "kernel"
-
-    def __init__(self) -> None:
-        self._callback: Callable[[KernelData], Any] | None = None
-
-    def start(self, cb: Callable[[KernelData], Any]) -> MsptiResult:
-        """Begin to collect kernels."""
-        if not _is_callback(cb, self.NAME):
-            return INVALID_PARAMETER
-        self._callback = cb
-        return self._begin()
-
-    def deliver(self, batch: Batch) -> None:
-        if self._callback is not None:
-            self._call(self._callback, kernel_data(batch))
+    records = staticmethod(kernel_data)
 
 
-class HcclMonitor(BaseMonitor):
+class HcclMonitor(RecordMonitor[HcclData]):
     """Calls back for each Hccl record (MSPTI needs libmspti.so in LD_PRELOAD for them)."""
 
     KIND = ActivityKind.Hccl
     NAME = "hccl"
-
-    def __init__(self) -> None:
-        self._callback: Callable[[HcclData], Any] | None = None
-
-    def start(self, cb: Callable[[HcclData], Any]) -> MsptiResult:
-        """Begin to collect Hccl records."""
-        if not _is_callback(cb, self.NAME):
-            return INVALID_PARAMETER
-        self._callback = cb
-        return self._begin()
-
-    def deliver(self, batch: Batch) -> None:
-        if self._callback is not None:
-            self._call(self._callback, hccl_data(batch))
+    records = staticmethod(hccl_data)
 
 
-class CommunicationMonitor(BaseMonitor):
+class CommunicationMonitor(RecordMonitor[CommunicationData]):
     """Calls back for each communication operator."""
 
     KIND = ActivityKind.Communication
     NAME = "communication"
-
-    def __init__(self) -> None:
-        self._callback: Callable[[CommunicationData], Any] | None = None
-
-    def start(self, cb: Callable[[CommunicationData], Any]) -> MsptiResult:
-        """Begin to collect communication operators."""
-        if not _is_callback(cb, self.NAME):
-            return INVALID_PARAMETER
-        self._callback = cb
-        return self._begin()
-
-    def deliver(self, batch: Batch) -> None:
-        if self._callback is not None:
-            self._call(self._callback, communication_data(batch))
+    records = staticmethod(communication_data)
 
 
 def _ignore(data: object) -> None:
