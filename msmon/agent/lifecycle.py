@@ -20,12 +20,12 @@ from msmon.agent.collector import PAUSE, RESUME, Collector
 from msmon.agent.link import Link
 from msmon.agent.log import AgentLog
 from msmon.agent.notices import Notices
-from msmon.agent.pending import PendingCommand, PendingCommands
+from msmon.agent.pending import PendingCommand, PendingCommands, SeenRequests
 from msmon.agent.steps import StepCounter
 from msmon.agent.tracing import step_sources
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.import_watch import ImportWatch
-from msmon.agent.tracing.plan import RUNNING
+from msmon.agent.tracing.plan import HOLDING, RUNNING
 from msmon.agent.tracing.tracer import Tracer
 from msmon.agent.uplink import Uplink
 from msmon.bus.endpoints import local_endpoint
@@ -55,6 +55,8 @@ class Agent:
         self._steps = steps
         log = AgentLog.from_environment(os.environ)
         self._notices = Notices()
+        self._seen = SeenRequests()
+        self._framework_trace: dict[str, Any] = {}
         self._uplink = Uplink(self._notices.wake)
         self._tracer = Tracer(
             steps,
@@ -77,7 +79,7 @@ class Agent:
             self._status,
             self._uplink,
             self._notices,
-            PendingCommands(self._collector.submit, lambda: self._collector.stuck_in),
+            PendingCommands(self._collector.submit, lambda: self._collector.stuck_in, self._seen),
             log,
         )
 
@@ -85,6 +87,25 @@ class Agent:
         """Start both threads. Raises RuntimeError when the process can't start any more."""
         self._link.start()
         self._collector.start()
+
+    @property
+    def identity(self) -> ProcessInfo:
+        """Who this process is."""
+        return self._identity
+
+    @property
+    def is_monitoring(self) -> bool:
+        """Whether an npu-monitor session runs, as far as is known at this moment."""
+        return self._collector.state.state == "monitoring"
+
+    def submit(self, action: str, fields: dict[str, Any], request_id: str) -> None:
+        """Queue a command that the framework has delivered; nobody waits for an answer."""
+        if self._seen.is_new(request_id):
+            self._collector.submit(PendingCommand("", action, fields, request_id))
+
+    def note_framework_trace(self, trace: dict[str, Any]) -> None:
+        """Keep for the next heartbeat what the framework says of a trace of its own."""
+        self._framework_trace = trace
 
     def shut_down(self) -> None:
         """End both threads; a running session is ended and sent, in bounded time.
@@ -106,6 +127,7 @@ class Agent:
     def _status(self) -> Status:
         now = self._collector.state
         trace = self._tracer.state
+        framework = {} if trace.state in HOLDING else self._framework_trace
         self._steps.measure()
         return Status(
             state="tracing" if trace.state == RUNNING else now.state,
@@ -119,7 +141,7 @@ class Agent:
             cpu_s=now.cpu_s + self._link.cpu_s,
             library=now.library,
             problem=now.problem,
-            trace={**trace.as_fields(), "step_s": self._steps.step_s},
+            trace={**trace.as_fields(), **framework, "step_s": self._steps.step_s},
         )
 
 
@@ -159,6 +181,13 @@ def start_if_rank() -> None:
     environ = os.environ
     if ranks.is_asked_for(environ) and not _left_to_parent and not ranks.belongs_to_a_rank(environ):
         _start({})
+
+
+def agent_of_rank() -> Agent | None:
+    """Return the agent, which is started now if this process is a rank; see start_if_rank."""
+    if _agent is None:
+        start_if_rank()
+    return _agent
 
 
 def step() -> None:
