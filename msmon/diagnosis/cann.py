@@ -16,6 +16,7 @@ from msmon.diagnosis.surroundings import Surroundings
 from msmon.errors import LibraryUnavailable
 from msmon.ffi.library import locate
 
+PROBE = ("-m", "msmon.diagnosis.mspti_probe")
 PROBE_LIMIT_S = 8.0
 
 _VERSION = re.compile(r"^\s*version\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
@@ -63,7 +64,7 @@ def libmspti_loads(surroundings: Surroundings) -> Finding:
             return warn(check, "not tried: there is none to load", "see CANN above")
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "msmon.diagnosis.mspti_probe"],
+            [sys.executable, *PROBE],
             env=dict(surroundings.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -44,9 +44,8 @@ def _without_preload(check: str, location: Location | None, entries: list[str]) 
     if location is None:
         return ok(check, f"not set, and there is no {LIBRARY_NAME} to put there")
     others = f"LD_PRELOAD has only {', '.join(entries)}" if entries else "not set"
-    version = cann_version(location.root) if location.root else ""
-    number = re.match(r"(\d+)\.(\d+)", version)
-    if number and (int(number[1]), int(number[2])) < FREE_OF_PRELOAD:
+    if needs_preload(location):
+        version = cann_version(location.root) if location.root else ""
         return warn(
             check,
             f"{others}, and CANN {version} needs it: kernels and names would be missing",
@@ -56,6 +55,21 @@ def _without_preload(check: str, location: Location | None, entries: list[str]) 
         check,
         f"{others}; needed only for {PRELOADED_KINDS}: {preload_line(location)}",
     )
+
+
+def needs_preload(location: Location) -> bool:
+    """Whether this CANN is known to be one whose MSPTI needs LD_PRELOAD for all kinds."""
+    version = cann_version(location.root) if location.root else ""
+    number = re.match(r"(\d+)\.(\d+)", version)
+    return number is not None and (int(number[1]), int(number[2])) < FREE_OF_PRELOAD
+
+
+def library_to_preload(environ: Mapping[str, str]) -> str:
+    """Return the libmspti.so that a job must be started with; empty: none, or it is there."""
+    if is_simulated(environ) or any(LIBRARY_NAME in item for item in preload_entries(environ)):
+        return ""
+    location = _found(environ)
+    return str(location.path) if location is not None and needs_preload(location) else ""
 
 
 def preload_line(location: Location | None) -> str:

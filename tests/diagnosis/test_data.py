@@ -1,0 +1,72 @@
+"""The explanation of "no data": the first stage that runs dry is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from msmon.diagnosis.data import no_data, stages
+from msmon.diagnosis.finding import Level
+
+DELIVERING = {
+    "rank": 0,
+    "pid": 9,
+    "session_id": "s",
+    "settings": {"kinds": "Kernel", "filter": "Kernel:MatMul", "log_file": "/data"},
+    "received": {"Kernel": 100},
+    "kept": {"Kernel": 40},
+    "untimed": {},
+    "drops": {"uplink": 0},
+    "files": ["/data/a.db"],
+    "flush_age_s": 0.4,
+}
+
+
+def finding(place, find, **changed):
+    place.answer({**DELIVERING, **changed})
+    return find(no_data)
+
+
+def test_a_session_that_delivers_shows_its_stages(place, find) -> None:
+    found = finding(place, find)
+    assert found.level is Level.OK
+    assert "last flush 0.4 s ago, received 100" in found.details[0]
+    assert "filter 'Kernel:MatMul' matches 40 of 100" in found.details[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kept": {}}, "the filter 'Kernel:MatMul' matches 0 of 100 records"),
+        ({"received": {}, "kept": {}}, "MSPTI reported no record of Kernel"),
+        ({"received": {}, "kept": {}, "flush_age_s": 30.0}, "MSPTI was last flushed 30.0 s ago"),
+        (
+            {"received": {}, "kept": {}, "settings": {"kinds": "Marker"}},
+            "only markers are collected and the job emits none",
+        ),
+        ({"received": {}, "kept": {}, "step_age_s": 99.0}, "the last step ended 99 s ago"),
+        ({"untimed": {"Kernel": 40}}, "no record that was kept has usable times"),
+        ({"drops": {"sink": 5, "mspti": None}}, "records were dropped at sink, mspti"),
+        ({"stuck_in": "msptiActivityEnable(Kernel)"}, "waits in msptiActivityEnable(Kernel)"),
+        ({"problem": "no\nlibrary"}, "no; library"),
+        ({"unavailable_kinds": {"MemCpy": "needs LD_PRELOAD"}}, "MemCpy (needs LD_PRELOAD)"),
+        ({"settings": {"kinds": "Kernel"}}, "goes nowhere"),
+    ],
+)
+def test_the_first_dry_stage_is_named(place, find, changed, said: str) -> None:
+    found = finding(place, find, **changed)
+    assert found.level is Level.WARN
+    assert said in found.details[0]
+
+
+def test_an_output_in_trouble_is_named(place, find) -> None:
+    place.answer(DELIVERING, sinks=[{"name": "jsonl", "problem": "disk full"}])
+    assert "output jsonl: disk full" in find(no_data).details[0]
+
+
+def test_no_session_is_said(place, find) -> None:
+    place.answer({"session_id": ""})
+    assert "no session runs" in find(no_data).text
+
+
+def test_an_unknown_number_of_drops_is_unknown() -> None:
+    assert "dropped mspti unknown" in stages({**DELIVERING, "drops": {"mspti": None}})
