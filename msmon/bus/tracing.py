@@ -8,7 +8,6 @@ step already, none of its job begins.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Sequence
@@ -16,15 +15,13 @@ from typing import Any
 
 from msmon.bus.authentication import Peer
 from msmon.bus.commanding import Commander
-from msmon.bus.messages import Answer, Reply, Selection, TraceRequest
+from msmon.bus.messages import Answer, Reply, Selection, Status, TraceRequest
 from msmon.bus.registry import Process, Registry
 from msmon.bus.roles import Role
 from msmon.bus.rows import identity_row
 from msmon.bus.selection import Selected, select
 from msmon.errors import UsageError
 from msmon.trace_options import NEXT_STEP, check_trace
-
-_audit = logging.getLogger("msmon.audit")
 
 ACTIONS = ("start", "cancel")
 MAX_TIMEOUT_S = 600.0
@@ -56,19 +53,8 @@ class Tracing:
             answers = await self._answers(allowed, request, fields, deadline_s)
             rows = [_row(process, answers.get(process.info.key), peer) for process in chosen]
             rows += selected.missing
-            reply = Reply(_outcome(rows), _left_out_text(left_out), rows=rows)
-        else:
-            reply = Reply(selected.outcome, selected.text, selected.next_step, selected.missing)
-        _audit.info(
-            "%s asked for nputrace %s %s of %s: %s %s",
-            peer.name,
-            request.action,
-            request.fields,
-            request.selection,
-            reply.outcome,
-            "; ".join(f"{row.get('pid')}: {row.get('ok')}" for row in reply.rows),
-        )
-        return reply
+            return Reply(_outcome(rows), _left_out_text(left_out), rows=rows)
+        return Reply(selected.outcome, selected.text, selected.next_step, selected.missing)
 
     def _selected(self, selection: Selection, peer: Peer) -> Selected:
         """A local user who names no process means the own ones."""
@@ -108,29 +94,20 @@ class Tracing:
         answers: _Answers = {}
         common = fields["start_step"] == NEXT_STEP
         for lead_s in LEADS_S:
-            first = common_step(ranks, fields, lead_s) if common else fields["start_step"]
+            first = common_step(ranks, answers, fields, lead_s) if common else fields["start_step"]
             asked = {**fields, "start_step": first, "pause_monitor": request.pause_monitor}
             answers = await self._ask_all(ranks, "trace.start", asked, deadline_s)
             if not any(_has_passed(answer) for answer in answers.values()):
                 return answers
-            answers = await self._undone(ranks, answers)
+            await self._undo(ranks, answers)
             if not common or time.monotonic() >= deadline_s:
                 break
-        return answers
+        return _explained(ranks, answers)
 
-    async def _undone(self, ranks: list[Process], answers: _Answers) -> _Answers:
-        """Cancel what has begun to wait in other ranks, because one has passed the step."""
+    async def _undo(self, ranks: list[Process], answers: _Answers) -> None:
+        """Cancel what has begun to wait in some ranks, because another has passed the step."""
         started = [rank for rank in ranks if answers[rank.info.key].ok]
-        deadline_s = time.monotonic() + UNDO_LIMIT_S
-        await self._ask_all(started, "trace.cancel", {}, deadline_s)
-        late = [rank.info.rank for rank in ranks if _has_passed(answers[rank.info.key])]
-        text = f"not started: rank {late[0]} has passed this step"
-        undone = {
-            rank.info.key: Answer(False, f"{text}; the current step here is {step}")
-            for rank in started
-            for step in (answers[rank.info.key].step,)
-        }
-        return answers | undone
+        await self._ask_all(started, "trace.cancel", {}, time.monotonic() + UNDO_LIMIT_S)
 
     async def _ask_all(
         self,
@@ -145,27 +122,31 @@ class Tracing:
         return {process.info.key: answer for process, answer in zip(processes, answers)}
 
 
-def common_step(ranks: Sequence[Process], fields: dict[str, Any], lead_s: float) -> int:
+def common_step(
+    ranks: Sequence[Process], answers: _Answers, fields: dict[str, Any], lead_s: float
+) -> int:
     """Return a first step that every rank should reach no sooner than in ``lead_s``.
 
-    Estimated from the last status of each: its step, the age of that, and its pace. Where
-    the trace must not start before some moment, the step expected then.
+    Estimated from the last status of each (its step, the age of that, and its pace) and from
+    the current step in ``answers`` to an earlier attempt. Where the trace must not start
+    before some moment, it is the step expected then.
     """
     lead_s = max(lead_s, fields["start_time_ms"] / 1000 - time.time() + lead_s)
     now_s = time.monotonic()
-    expected = [_expected_step(rank, now_s, lead_s) for rank in ranks]
-    return max(expected) + int(fields["warmup"])
+    steps = [_expected_step(rank, answers.get(rank.info.key), now_s, lead_s) for rank in ranks]
+    return max(steps) + int(fields["warmup"])
 
 
-def _expected_step(rank: Process, now_s: float, lead_s: float) -> int:
-    if rank.status is None:
-        return MIN_LEAD_STEPS
-    current = max(rank.status.step, 0)
-    step_s = float(rank.status.trace.get("step_s", 0.0))
-    if step_s <= 0:
-        return current + MIN_LEAD_STEPS
-    ahead_s = now_s - rank.last_seen_s + lead_s
-    return current + max(MIN_LEAD_STEPS, math.ceil(ahead_s / step_s))
+def _expected_step(rank: Process, answer: Answer | None, now_s: float, lead_s: float) -> int:
+    status = rank.status or Status("unknown")
+    reported, silent_s = max(status.step, 0), now_s - rank.last_seen_s
+    step_s = float(status.trace.get("step_s", 0.0))
+    current, age_s = reported, silent_s
+    if answer is not None and answer.step > reported:
+        step_s = step_s or silent_s / (answer.step - reported)
+        current, age_s = answer.step, 0.0
+    ahead = math.ceil((age_s + lead_s) / step_s) if step_s > 0 else 0
+    return current + max(MIN_LEAD_STEPS, ahead)
 
 
 def _checked(request: TraceRequest) -> dict[str, Any]:
@@ -184,6 +165,19 @@ def _checked(request: TraceRequest) -> dict[str, Any]:
 def _has_passed(answer: Answer) -> bool:
     """Whether a rank refused because its current step, which it tells, is too far on."""
     return not answer.ok and answer.step >= 0
+
+
+def _explained(ranks: list[Process], answers: _Answers) -> _Answers:
+    """Return the answers after nothing was started, because some rank has passed the step."""
+    late = next(rank.info.rank for rank in ranks if _has_passed(answers[rank.info.key]))
+
+    def explained(answer: Answer) -> Answer:
+        if not answer.ok:
+            return answer
+        text = f"not started: rank {late} has passed this step; the current step is {answer.step}"
+        return Answer(False, text, step=answer.step)
+
+    return {key: explained(answer) for key, answer in answers.items()}
 
 
 def _row(process: Process, answer: Answer | None, peer: Peer) -> dict[str, Any]:

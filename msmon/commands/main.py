@@ -28,8 +28,12 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "run": Entry("msmon.commands.run", "run", "Start a job so that its ranks register."),
     "npu-monitor": Entry(
         "msmon.commands.npu_monitor", "npu_monitor", "Start, change and stop operator monitoring."
+    ),
+    "nputrace": Entry(
+        "msmon.commands.nputrace", "nputrace", "Trace some steps of running processes."
     ),
     "status": Entry("msmon.commands.status", "status", "Show every registered process."),
     "convert": Entry(

@@ -109,7 +109,12 @@ def select_processes(command: Callable[..., Result]) -> Callable[..., Result]:
         "--pid", "pids", multiple=True, metavar="PID[,PID...]", help="Only these processes."
     )
     @click.option(
-        "--rank", "ranks", multiple=True, metavar="RANK[,RANK|A-B...]", help="Only these ranks."
+        "--rank",
+        "--rank-list",
+        "ranks",
+        multiple=True,
+        metavar="RANK[,RANK|A-B...]",
+        help="Only these ranks.",
     )
     @click.option(
         "--job-id",

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msmon.commands.answers import in_rank_order, process_name, sentence, terminal_safe
+from msmon.commands.trace_text import trace_text
 from msmon.options import MONITOR_OPTION
 
 Row = Mapping[str, Any]
@@ -150,6 +151,9 @@ def _facts(row: Row) -> Iterable[str]:
     settings = row.get("settings")
     if settings:
         yield settings_text(settings)
+    trace = trace_text(row)
+    if trace:
+        yield f"trace: {sentence(trace)}"
     drops = {stage: n for stage, n in (row.get("drops") or {}).items() if n != 0}
     if drops:
         yield "dropped: " + _drops_by_stage(drops)
@@ -208,6 +212,10 @@ def _detail_lines(row: Row) -> Iterable[tuple[str, str]]:
     yield "step", f"{step}, {age_text(age)} ago" if step >= 0 else "none seen"
     if row.get("settings"):
         yield "settings", settings_text(row["settings"])
+    trace = trace_text(row)
+    if trace:
+        yield "trace", sentence(trace)
+        yield from (("file", terminal_safe(path)) for path in row["trace"].get("files") or ())
     for label in ("received", "kept", "untimed"):
         if row.get(label):
             yield label, ", ".join(f"{kind} {number}" for kind, number in row[label].items())
