@@ -25,7 +25,8 @@ ALLOWED_PARTS = {
     "sinks": {"sinks", "domain"},
     "agent": {"agent", "bus", "ffi", "domain"},
     "conversion": {"conversion", "agent", "sinks", "domain"},
-    "commands": {"commands", "conversion", "agent", "bus", "sinks", "ffi", "domain"},
+    "diagnosis": {"diagnosis", "agent", "bus", "ffi", "domain"},
+    "commands": {"commands", "diagnosis", "conversion", "agent", "bus", "sinks", "ffi", "domain"},
     "compat": {"compat", "commands", "agent", "bus", "sinks", "ffi", "domain"},
 }
 """Part → the parts of msmon that it may import; the top modules are "domain"."""
