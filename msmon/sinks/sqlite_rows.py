@@ -13,6 +13,13 @@ from msmon.sessions import SessionInfo
 from msmon.sinks import sqlite_schema as schema
 from msmon.sinks.host_identity import text_hash
 from msmon.sinks.sqlite_collectives import CollectiveNumbering, step_number
+from msmon.sinks.sqlite_columns import (
+    StringIds,
+    constant_or_column,
+    global_tid,
+    marker_connection,
+    signed_ids,
+)
 from msmon.sinks.sqlite_insert import Cell, Counter, Rows, as_signed
 
 _API_PREFERENCE = (
@@ -21,36 +28,6 @@ _API_PREFERENCE = (
     ActivityKind.AclAPI,
     ActivityKind.RuntimeAPI,
 )
-
-
-class StringIds:
-    """Texts of one file and their ids; ``new`` are those not inserted yet."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self.new: list[tuple[int, str]] = []
-
-    def load(self, rows: Iterator[tuple[int, str]]) -> None:
-        """Take over the ids of an existing file."""
-        self._ids = {text: number for number, text in rows}
-
-    def id_of(self, text: str) -> int:
-        """Return the id of a text, a new one for a new text."""
-        number = self._ids.get(text)
-        if number is None:
-            number = self._ids[text] = len(self._ids)
-            self.new.append((number, text))
-        return number
-
-    def column(self, batch: Batch | MarkerEvents, numbers: Column) -> Column:
-        """Return the ids (int64) for a column that indexes the strings of its batch."""
-        numbers = numbers.astype(np.intp)
-        used = np.flatnonzero(np.bincount(numbers))
-        table = np.zeros(len(batch.strings), np.int64)
-        for index in used.tolist():
-            table[index] = self.id_of(printable(batch.strings[index]))
-        column: Column = table[numbers]
-        return column
 
 
 class RowBuilder:
@@ -115,7 +92,7 @@ class RowBuilder:
             "startNs": records["start_ns"],
             "endNs": records["end_ns"],
             "type": level,
-            "globalTid": _global_tid(records["process_id"], records["thread_id"]),
+            "globalTid": global_tid(records["process_id"], records["thread_id"]),
             "connectionId": connection,
             "name": self.strings.column(batch, records["name"]),
         }
@@ -123,7 +100,7 @@ class RowBuilder:
 
     def _kernels(self, batch: Batch) -> Iterator[Rows]:
         records = batch.records
-        task_type = _uniform(self.strings.column(batch, records["type"]))
+        task_type = constant_or_column(self.strings.column(batch, records["type"]))
         task_id = self._task_ids(len(batch))
         yield self._tasks(records, task_type, task_id)
         none = schema.NOT_APPLICABLE
@@ -148,7 +125,7 @@ class RowBuilder:
             "globalTaskId": task_id,
             "globalPid": self._pid,
             "taskType": task_type,
-            "streamId": _id32(records["stream_id"]),
+            "streamId": signed_ids(records["stream_id"]),
         }
         return Rows(schema.TASK, len(records), cells)
 
@@ -202,11 +179,11 @@ class RowBuilder:
                 "startNs": device["start_ns"],
                 "endNs": device["end_ns"],
                 "deviceId": self._devices(device["device_id"]),
-                "connectionId": _marker_connection(device["id"]),
+                "connectionId": marker_connection(device["id"]),
                 "globalTaskId": self._task_ids(len(device)),
                 "globalPid": self._pid,
                 "taskType": self.strings.id_of("MsTx"),
-                "streamId": _id32(device["stream_id"]),
+                "streamId": signed_ids(device["stream_id"]),
             }
             yield Rows(schema.TASK, len(device), cells)
 
@@ -219,10 +196,10 @@ class RowBuilder:
             "rangeId": schema.NOT_APPLICABLE,
             "category": schema.NOT_APPLICABLE,
             "message": self.strings.column(paired, host["name"]),
-            "globalTid": _global_tid(host["process_id"], host["thread_id"]),
-            "endGlobalTid": _global_tid(host["end_process_id"], host["end_thread_id"]),
+            "globalTid": global_tid(host["process_id"], host["thread_id"]),
+            "endGlobalTid": global_tid(host["end_process_id"], host["end_thread_id"]),
             "domainId": self.strings.column(paired, host["domain"]),
-            "connectionId": _marker_connection(host["id"]),
+            "connectionId": marker_connection(host["id"]),
         }
         return Rows(schema.MSTX_EVENTS, len(host), cells)
 
@@ -282,7 +259,7 @@ class RowBuilder:
             "address": records["address"],
             "size": records["size_bytes"],
             "deviceId": self._devices(records["device_id"]),
-            "streamId": _id32(records["stream_id"]),
+            "streamId": signed_ids(records["stream_id"]),
             "processId": records["process_id"],
             "connectionId": records["correlation_id"],
         }
@@ -294,7 +271,7 @@ class RowBuilder:
             "startNs": records["start_ns"],
             "endNs": records["end_ns"],
             "deviceId": self._devices(records["device_id"]),
-            "streamId": _id32(records["stream_id"]),
+            "streamId": signed_ids(records["stream_id"]),
             "bandwidth": records["bandwidth_gb_per_s"],
             "name": self.strings.column(batch, records["name"]),
             "groupName": self.strings.column(batch, records["comm_name"]),
@@ -317,27 +294,6 @@ class RowBuilder:
 
     def _devices(self, column: Column) -> Cell:
         """Return device ids, and remember which devices were seen."""
-        devices = _id32(column)
+        devices = signed_ids(column)
         self.devices.update(np.unique(devices).tolist())
-        return _uniform(devices)
-
-
-def _id32(column: Column) -> Column:
-    """Return 32-bit device or stream ids as signed: MSPTI's invalid id becomes -1."""
-    return column.astype(np.uint32).view(np.int32).astype(np.int64)
-
-
-def _uniform(column: Column) -> Cell:
-    """Return the one value of a column that has only one, which is cheaper to insert."""
-    first = column[0]
-    return int(first) if (column == first).all() else column
-
-
-def _global_tid(process_id: Column, thread_id: Column) -> Column:
-    joined: Column = (process_id.astype(np.int64) << 32) | thread_id.astype(np.int64)
-    return joined
-
-
-def _marker_connection(ids: Column) -> Column:
-    shifted: Column = as_signed(ids) + schema.MARKER_CONNECTION_OFFSET
-    return shifted
+        return constant_or_column(devices)
