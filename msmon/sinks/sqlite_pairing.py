@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msmon.sinks.sqlite_collectives import NUMBERS_PER_STEP
-from msmon.sinks.sqlite_file import open_for_writing
+from msmon.sinks.sqlite_file import close_for_good, open_for_writing
 
 _COLLECTIVES = """
     SELECT c.rowid, g.value, o.value FROM COMMUNICATION_OP c
@@ -41,7 +41,7 @@ def set_apart_unpaired(paths: Sequence[Path]) -> int:
         return sum(_move(file, item, unpaired) for file, item in zip(files, found))
     finally:
         for file in files:
-            file.close()
+            close_for_good(file)
 
 
 def _has_steps(file: sqlite3.Connection) -> bool:

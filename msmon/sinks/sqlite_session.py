@@ -19,7 +19,7 @@ from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks import sqlite_schema as schema
 from msmon.sinks.file_names import create_session_file
 from msmon.sinks.host_identity import host_uid
-from msmon.sinks.sqlite_file import open_for_reading, open_for_writing
+from msmon.sinks.sqlite_file import close_for_good, open_for_reading, open_for_writing
 from msmon.sinks.sqlite_insert import Rows, insert
 from msmon.sinks.sqlite_rows import RowBuilder
 from msmon.sinks.sqlite_schema import Table
@@ -111,7 +111,10 @@ class SessionDatabase:
 
     def close(self) -> None:
         """Close the file; what was not committed is not in it."""
-        self._connection.close()
+        if self._ended and not self._connection.in_transaction:
+            close_for_good(self._connection)
+        else:
+            self._connection.close()
 
     def _begin(self) -> None:
         if self._connection.in_transaction:

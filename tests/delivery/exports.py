@@ -1,0 +1,180 @@
+"""What exported files hold, read with sqlite3 and json alone.
+
+Counts are activity records: a range of markers is two of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_API_TYPES = {20000: "AclAPI", 5000: "RuntimeAPI", 10000: "API"}
+
+_TABLES = {
+    "Communication": "COMMUNICATION_OP",
+    "Hccl": "MSMON_HCCL",
+    "Memory": "MSMON_MEMORY",
+    "NodeAPI": "MSMON_NODE_API",
+}
+"""Tables with a row and times per record."""
+
+_TASK_TABLES = {"Kernel": "COMPUTE_TASK_INFO", "MemSet": "MSMON_MEMSET", "MemCpy": "MEMCPY_INFO"}
+"""Tables whose rows have their times in TASK."""
+
+_NAMES = {"Communication": "opType", "Hccl": "name", "NodeAPI": "name", "Kernel": "name"}
+"""Column with the id of the record's name, for kinds that have one."""
+
+
+class Event(NamedTuple):
+    """A record, or a range of markers, as both formats hold it. ``name`` may be empty."""
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    name: str
+
+
+class Database:
+    """One exported database."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tables = {name for (name,) in self.query("SELECT name FROM sqlite_master")}
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
+            return file.execute(sql).fetchall()
+
+    @property
+    def pid(self) -> int:
+        return int(self.path.name.split("_")[1])
+
+    @property
+    def end(self) -> str:
+        """How the session ended."""
+        ((reason,),) = self.query("SELECT value FROM META_DATA WHERE name='msmon_session_end'")
+        return str(reason)
+
+    def counts(self) -> Counter[str]:
+        """Return kind name → records."""
+        counts: Counter[str] = Counter()
+        for kind, table in {**_TABLES, **_TASK_TABLES}.items():
+            counts[kind] = self._count(f"SELECT count(*) FROM {table}", table)
+        if "CANN_API" in self._tables:
+            for number, count in self.query("SELECT type, count(*) FROM CANN_API GROUP BY type"):
+                counts[_API_TYPES[number]] = count
+        ranges = self._count("SELECT count(*) FROM MSTX_EVENTS WHERE eventType=2", "MSTX_EVENTS")
+        marks = self._count("SELECT count(*) FROM MSTX_EVENTS WHERE eventType=0", "MSTX_EVENTS")
+        device = self._count(
+            "SELECT count(*) FROM TASK WHERE taskType=(SELECT id FROM STRING_IDS "
+            "WHERE value='MsTx')",
+            "TASK",
+        )
+        counts["Marker"] = 2 * (ranges + device) + marks + self.unpaired_markers
+        return +counts
+
+    @property
+    def unpaired_markers(self) -> int:
+        """Marker records that are part of no range or mark."""
+        rows = self.query("SELECT value FROM MSMON_STATE WHERE name='unpaired_markers'")
+        return int(rows[0][0]) if rows else 0
+
+    def doubled(self) -> int:
+        """Return kernels that are in the file more than once."""
+        if "COMPUTE_TASK_INFO" not in self._tables:
+            return 0
+        return self._count(
+            "SELECT count(*) - count(DISTINCT connectionId) FROM TASK WHERE globalTaskId IN "
+            "(SELECT globalTaskId FROM COMPUTE_TASK_INFO)",
+            "TASK",
+        )
+
+    def gaps(self) -> list[tuple[str, str, int | None, str]]:
+        """Return (stage, kind name, records, reason) of what is marked as missing."""
+        return self.query("SELECT stage, kind, records, reason FROM MSMON_GAPS")
+
+    def events(self) -> Counter[Event]:
+        """Return every record with its times and name, and how often it is there."""
+        return Counter(self._events())
+
+    def _events(self) -> Iterator[Event]:
+        texts = dict(self.query("SELECT id, value FROM STRING_IDS"))
+        for kind, table in _TABLES.items():
+            if table in self._tables:
+                name = _NAMES.get(kind, "NULL")
+                for start, end, text in self.query(f"SELECT startNs, endNs, {name} FROM {table}"):
+                    yield Event(kind, start, end, texts.get(text, ""))
+        for kind, table in _TASK_TABLES.items():
+            if table in self._tables:
+                name = f"{table}.{_NAMES[kind]}" if kind in _NAMES else "NULL"
+                sql = f"SELECT startNs, endNs, {name} FROM {table} JOIN TASK USING (globalTaskId)"
+                for start, end, text in self.query(sql):
+                    yield Event(kind, start, end, texts.get(text, ""))
+        if "CANN_API" in self._tables:
+            for number, start, end, text in self.query(
+                "SELECT type, startNs, endNs, name FROM CANN_API"
+            ):
+                yield Event(_API_TYPES[number], start, end, texts[text])
+        if "MSTX_EVENTS" in self._tables:
+            for start, end, text in self.query("SELECT startNs, endNs, message FROM MSTX_EVENTS"):
+                yield Event("Marker", start, end, texts[text])
+        for start, end in self.query(
+            "SELECT startNs, endNs FROM TASK WHERE taskType="
+            "(SELECT id FROM STRING_IDS WHERE value='MsTx')"
+        ):
+            yield Event("DeviceMarker", start, end, "")
+
+    def _count(self, sql: str, table: str) -> int:
+        if table not in self._tables:
+            return 0
+        ((count,),) = self.query(sql)
+        return int(count)
+
+
+class JsonLines:
+    """The JSONL files of one process."""
+
+    def __init__(self, directory: Path, pid: int) -> None:
+        self.pid = pid
+        self.lines: list[dict[str, Any]] = [
+            json.loads(line)
+            for path in sorted(directory.glob(f"msmonitor_{pid}_*.jsonl"))
+            for line in path.read_bytes().splitlines()
+        ]
+
+    def counts(self) -> Counter[str]:
+        """Return kind name → records, without markers that have no counterpart."""
+        counts: Counter[str] = Counter()
+        for line in self._records():
+            whole_range = line["kind"] == "Marker" and line["startNs"] != line["endNs"]
+            counts[line["kind"]] += 2 if whole_range else 1
+        return counts
+
+    def gaps(self) -> list[dict[str, Any]]:
+        """Return the lines on what is missing."""
+        return [line for line in self.lines if line["kind"] == "gap"]
+
+    def events(self) -> Counter[Event]:
+        """Return every record with its times and name, and how often it is there."""
+        return Counter(
+            Event("DeviceMarker", line["startNs"], line["endNs"], "")
+            if line.get("sourceKind") == "Device"
+            else Event(line["kind"], line["startNs"], line["endNs"], line.get("name", ""))
+            for line in self._records()
+        )
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        return (line for line in self.lines if line["kind"] not in ("gap", "rank_device_map"))
+
+
+def databases(directory: Path) -> dict[int, Database]:
+    """Return pid → database of every process that exported into a directory."""
+    found = [Database(path) for path in sorted(directory.glob("*.db"))]
+    assert len({database.pid for database in found}) == len(found), "a session has two files"
+    return {database.pid: database for database in found}

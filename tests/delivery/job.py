@@ -1,0 +1,230 @@
+"""A simulated job on this machine, and the daemon that watches it, as real processes.
+
+Everything lives in one directory of its own. Used by the delivery tests and by
+``scripts/soak``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from msmon.bus.client import Client
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import Message, MonitorRequest, Reply, Selection, StatusRequest
+from msmon.errors import BusError
+
+T = TypeVar("T")
+
+ALL_KINDS = "Kernel,API,NodeAPI,AclAPI,RuntimeAPI,Communication,Hccl,Marker,Memory,MemSet,MemCpy"
+DEADLINE_S = 30.0
+POLL_S = 0.05
+ITERATION_S = 0.005
+
+# Trains until SIGTERM and then says how much the slowest iteration took beyond its time.
+TRAIN = f"""
+import json, os, signal, time
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+import msmon
+msmon.init()
+longest_s, before_s = 0.0, time.perf_counter()
+while not ended:
+    time.sleep({ITERATION_S})
+    msmon.step()
+    now_s = time.perf_counter()
+    longest_s = max(longest_s, now_s - before_s - {ITERATION_S})
+    before_s = now_s
+msmon.shutdown()
+with open(os.environ["STALL_FILE"], "w") as file:
+    json.dump(longest_s, file)
+"""
+
+
+@dataclass
+class Rank:
+    """One process of the job. ``ledger`` is written when its session has stopped."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    ledger: Path
+    stall: Path
+    killed: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def recorded(self) -> dict[str, int]:
+        """Return kind name → records that its simulation wrote into buffers."""
+        emitted: dict[str, int] = json.loads(self.ledger.read_text())["emitted"]
+        return emitted
+
+    def kill(self) -> None:
+        self.killed = True
+        self.process.kill()
+        self.process.wait()
+
+    def longest_stall_s(self) -> float:
+        return float(json.loads(self.stall.read_text()))
+
+
+class Job:
+    """Daemon and ranks in ``directory``, whose path must be short enough for a socket."""
+
+    def __init__(self, directory: Path, ranks: int, simulation: str) -> None:
+        self.directory = directory
+        self.size = ranks
+        self.ranks: list[Rank] = []
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.daemon_options: tuple[str, ...] = ()
+        self.daemon_variables: dict[str, str] = {}
+        self.keys = directory / "keys"
+        self._simulation = simulation
+        self._environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("MSMON")},
+            "MSMON_RUNTIME_DIR": str(directory / "run"),
+            "MSMON_KEYS_DIR": str(self.keys),
+            "MSMONITOR_LOG_PATH": str(directory),
+        }
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        processes = [rank.process for rank in self.ranks]
+        for process in [*processes, *([self.daemon] if self.daemon else [])]:
+            if process.poll() is None:
+                process.kill()
+                process.send_signal(signal.SIGCONT)
+            process.wait()
+
+    # --- processes ------------------------------------------------------------------------
+
+    def start_daemon(self) -> None:
+        """Start the daemon, with ``daemon_options`` and ``daemon_variables``."""
+        command = [sys.executable, "-W", "error", "-m", "msmon.commands.daemon"]
+        with (self.directory / "daemon.log").open("ab") as log:
+            self.daemon = subprocess.Popen(
+                [*command, *self.daemon_options],
+                env={**self._environ, **self.daemon_variables},
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def end_daemon(self, how: int = signal.SIGTERM) -> None:
+        """Send the daemon a signal that ends it, and wait."""
+        assert self.daemon is not None
+        self.daemon.send_signal(how)
+        self.daemon.wait(DEADLINE_S)
+
+    def start_rank(
+        self,
+        rank: int,
+        program: str = TRAIN,
+        prefix: tuple[str, ...] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> Rank:
+        """Start a process of the job; ``prefix`` is a command that runs it elsewhere."""
+        ledger = self.directory / f"ledger-{len(self.ranks)}.json"
+        stall = self.directory / f"stall-{len(self.ranks)}.json"
+        environ = {
+            **self._environ,
+            "MSMON_SIMULATE": f"{self._simulation},ledger={ledger}",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "STALL_FILE": str(stall),
+            **(variables or {}),
+        }
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-W", "error", "-c", program],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+        )
+        started = Rank(rank, process, ledger, stall)
+        self.ranks.append(started)
+        return started
+
+    def start_ranks(self) -> None:
+        """Start all ranks and wait until they are registered."""
+        for rank in range(self.size):
+            self.start_rank(rank)
+        self.await_states("idle")
+
+    def end_ranks(self) -> None:
+        """Have every rank that still lives end as a training job does."""
+        for rank in self.living:
+            rank.process.send_signal(signal.SIGTERM)
+        for rank in self.living:
+            rank.process.wait(DEADLINE_S)
+
+    @property
+    def living(self) -> list[Rank]:
+        """The ranks that were not killed."""
+        return [rank for rank in self.ranks if not rank.killed]
+
+    # --- asking the daemon ------------------------------------------------------------------
+
+    def request(self, message: Message, timeout_s: float = DEADLINE_S) -> Reply:
+        """Send one request. Raises what the client raises."""
+        with Client(local_endpoint(self._environ)) as client:
+            reply: Reply = client.request(message, timeout_s)
+            return reply
+
+    def command(self, action: str, *ranks: Rank, **fields: Any) -> Reply:
+        """Have npu-monitor started, updated or stopped in these ranks; none given: all."""
+        selection = Selection(pids=[rank.pid for rank in ranks])
+        return self.request(MonitorRequest(action, fields, selection, timeout_s=DEADLINE_S))
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """Return pid → row of status; empty while there is no daemon."""
+        try:
+            return {row["pid"]: row for row in self.request(StatusRequest()).rows}
+        except BusError:
+            return {}
+
+    def await_states(self, state: str, *ranks: Rank) -> dict[int, dict[str, Any]]:
+        """Wait until these ranks, or all that live, are in a state; returns the rows."""
+        pids = [rank.pid for rank in ranks or self.living]
+
+        def reached() -> dict[int, dict[str, Any]] | None:
+            rows = self.rows()
+            return rows if all(rows.get(pid, {}).get("state") == state for pid in pids) else None
+
+        return wait_for(reached, f"state {state} of {pids}")
+
+    def msmon(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line."""
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-m", "msmon.commands.main", *arguments],
+            env=self._environ,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+
+def wait_for(condition: Callable[[], T], what: str, limit_s: float = DEADLINE_S) -> T:
+    """Poll until the condition holds and return its value."""
+    deadline_s = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, f"waited {limit_s:g} s in vain: {what}"
+        time.sleep(POLL_S)
+    return value
