@@ -17,9 +17,16 @@ from msmon.agent import ranks
 FRAMEWORKS = ("torch", "mindspore")
 
 
+_done = False
+
+
 def start() -> None:
-    """Do what this process needs. Never raises and never prints."""
+    """Do what this process needs, once. Never raises and never prints."""
+    global _done
     environ = os.environ
+    if _done:  # in a virtual environment, some Pythons read every .pth file twice
+        return
+    _done = True
     if not ranks.is_asked_for(environ) or ranks.belongs_to_a_rank(environ):
         return
     with contextlib.suppress(Exception):  # boundary: the interpreter must start as ever

@@ -24,6 +24,7 @@ class ImportWatch(MetaPathFinder):
     def __init__(self, on_import: dict[str, OnImport], report: Callable[[str], None]) -> None:
         self._waiting = dict(on_import)
         self._report = report
+        self._searching: set[str] = set()
 
     def start(self) -> None:
         """Call for modules that are there already, and watch for the others."""
@@ -38,8 +39,17 @@ class ImportWatch(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders have, extended; None for other modules."""
-        if name not in self._waiting:
+        if name not in self._waiting or name in self._searching:
             return None
+        self._searching.add(name)  # another watch may ask us in turn
+        try:
+            return self._found_by_others(name, path, target)
+        finally:
+            self._searching.discard(name)
+
+    def _found_by_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
@@ -56,7 +66,7 @@ class ImportWatch(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)  # another watch may have done it
             execute(module)
             self._call(name, module)
 
