@@ -7,6 +7,7 @@ tables, so a number is checked by the same code wherever it enters.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from msmon.errors import UsageError
 from msmon.filters import Filter
 from msmon.kinds import format_kinds, parse_kinds
+
+_NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -55,32 +58,39 @@ class Option:
     def _check_range(self, number: float, given: Any) -> None:
         too_small = self.minimum is not None and number < self.minimum
         too_large = self.maximum is not None and number > self.maximum
-        if not math.isfinite(number) or too_small or too_large:
+        if too_small or too_large:
             raise UsageError(f"{self.flag}: {given!r} is out of range", self._allowed())
 
     def _allowed(self) -> str:
         if self.choices:
             return f"allowed: {', '.join(self.choices)}"
         if self.minimum is not None or self.maximum is not None:
-            return f"allowed: {self.minimum:g} to {self.maximum:g}"
+            least, most = (f"{limit:.12g}" for limit in (self.minimum, self.maximum))
+            return f"allowed: {least} to {most}"
         return ""
 
 
 def whole_number(value: Any) -> int:
     """Parse an integer; floats with a fraction and booleans are refused."""
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+    _refuse_odd_writing(value)
+    if isinstance(value, float) and not value.is_integer():
         raise ValueError(value)
     return int(value)
 
 
 def real_number(value: Any) -> float:
     """Parse a finite number. Raises ValueError for nan and infinities."""
-    if isinstance(value, bool):
-        raise ValueError(value)
+    _refuse_odd_writing(value)
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(value)
     return number
+
+
+def _refuse_odd_writing(value: Any) -> None:
+    """Raise ValueError for what only Python takes for a number: True, "1_0", other digits."""
+    if isinstance(value, bool) or (isinstance(value, str) and not _NUMBER.fullmatch(value)):
+        raise ValueError(value)
 
 
 def text_up_to(length: int) -> Callable[[Any], str]:
@@ -94,6 +104,14 @@ def text_up_to(length: int) -> Callable[[Any], str]:
         return value
 
     return parse
+
+
+def _files_to_keep(value: Any) -> int:
+    """Parse -1 (all) or a number of files; fewer than two would delete what is being written."""
+    number = whole_number(value)
+    if number in (0, 1):
+        raise UsageError(f"{value!r} is out of range", "allowed: -1 (all), or 2 and more")
+    return number
 
 
 def _kind_list(value: Any) -> str:
@@ -194,8 +212,8 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
     Option(
         "jsonl_rotate_files",
         "--json-rotate-log-files",
-        "JSONL files kept per process (-1: all).",
-        whole_number,
+        "JSONL files kept per process: 2 or more, or -1 for all.",
+        _files_to_keep,
         default=-1,
         peer_key="JSONL_ROTATE_LOG_FILES",
         minimum=-1,

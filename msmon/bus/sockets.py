@@ -15,6 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
 from msmon.bus.endpoints import Endpoint
+from msmon.bus.headroom import require_headroom
 from msmon.bus.keys import KeyPair
 from msmon.errors import BusError
 
@@ -65,8 +66,9 @@ def connect(
     """Return a DEALER that is connecting to ``endpoint``, and the watch over it.
 
     Messages are only queued once the connection is made (IMMEDIATE). Close the watch
-    before the socket.
+    before the socket. Raises BusError where the process has no room for a connection.
     """
+    require_headroom()
     dealer: zmq.Socket[Any] = context.socket(zmq.DEALER)
     _set_common(dealer)
     dealer.setsockopt(zmq.IMMEDIATE, 1)

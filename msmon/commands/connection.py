@@ -86,12 +86,6 @@ class Connection:
             return reply
 
 
-def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
-    if value and ctx.obj is not None:
-        ctx.obj.json = True  # the error handler answers in JSON too
-    return value
-
-
 def daemon_options(command: Callable[..., Result]) -> Callable[..., Result]:
     """Add the options of a command that talks to a daemon; it gets a ``connection``."""
 
@@ -111,8 +105,6 @@ def daemon_options(command: Callable[..., Result]) -> Callable[..., Result]:
         "--json",
         "as_json",
         is_flag=True,
-        is_eager=True,
-        callback=_remember_json,
         help="Answer in JSON.",
     )
     @functools.wraps(command)

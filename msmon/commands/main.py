@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import click
 
 import msmon
-from msmon.errors import MsmonError
+from msmon.errors import MsmonError, UsageError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
@@ -45,13 +45,6 @@ COMMANDS: dict[str, Entry] = {
     "version": Entry("msmon.commands.version", "version", "Show the version of both sides."),
     "demo": Entry("msmon.commands.demo", "demo", "See it work here, without an NPU."),
 }
-
-
-@dataclass
-class Invocation:
-    """What the error handler must know of the running command."""
-
-    json: bool = False
 
 
 class LazyGroup(click.Group):
@@ -88,25 +81,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done. 1: failed, or no process matched. 2: an option is wrong. 130: Ctrl-C.
     """
+    _prepare_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words  # even where click can't make sense of the rest
+    try:
+        code = cli.main(words, prog_name="msmon", standalone_mode=False)
+        sys.stdout.flush()
+    except MsmonError as error:
+        return _fail(error, as_json)
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        if as_json:
+            return _fail(UsageError(error.format_message()), as_json)
+        error.show()
+        return error.exit_code
+    except OSError as error:  # most often the output itself: a full disk
+        _discard_output()
+        return _fail(MsmonError(f"{error.strerror}: {error.filename or 'the output'}"), False)
+    return code if isinstance(code, int) else 0
+
+
+def _prepare_streams() -> None:
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:  # closed; no socket may take its number
+            _put_null_at(descriptor)
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115  for life
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # names from a job may not fit the terminal's encoding
             reconfigure(errors="backslashreplace")
-    invocation = Invocation()
-    try:
-        code = cli.main(arguments, prog_name="msmon", standalone_mode=False, obj=invocation)
-    except MsmonError as error:
-        _show(error, invocation.json)
-        return error.exit_code
-    except click.Abort:
-        return INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    return code if isinstance(code, int) else 0
 
 
-def _show(error: MsmonError, as_json: bool) -> None:
+def _discard_output() -> None:
+    """Let what could not be written go, so that the interpreter's end does not try again."""
+    _put_null_at(sys.stdout.fileno())
+
+
+def _put_null_at(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
+
+
+def _fail(error: MsmonError, as_json: bool) -> int:
+    """Show the error and return its exit code."""
     if as_json:
         document: dict[str, Any] = {
             "outcome": "error",
@@ -118,6 +138,7 @@ def _show(error: MsmonError, as_json: bool) -> None:
     click.echo(f"msmon: {error.message}", err=True)
     if error.next_step:
         click.echo(f"  {error.next_step}", err=True)
+    return error.exit_code
 
 
 if __name__ == "__main__":

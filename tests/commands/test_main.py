@@ -72,3 +72,33 @@ def test_ctrl_c_ends_quietly_with_130(run, daemon):
     daemon.error = KeyboardInterrupt()
     code, out, err = run("status")
     assert (code, out.strip(), err.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status", "--json", "--colour"), ("status", "--json", "extra"), ("x", "--json")]
+)
+def test_a_usage_error_is_json_too_where_json_was_asked(run, arguments):
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert json.loads(out)["error"] == "UsageError"
+    assert err.startswith("msmon: ")
+
+
+def with_output(redirection: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from msmon.commands.main import main; sys.exit(main(['--help']))"
+    command = f'exec "$0" -c "$1" {redirection}'
+    return subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, code], stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_full_disk_under_the_output_is_a_sentence():
+    done = with_output(">/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("msmon: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_streams_do_not_matter():
+    done = with_output(">&- <&-")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,61 @@
+"""Whether this process can still have what a socket needs.
+
+libzmq ends the whole process where it gets no descriptor for an epoll set or no thread.
+In a training job that must not happen on our account, so we look before we ask.
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import os
+import threading
+
+from msmon.errors import BusError
+
+DESCRIPTORS = 16
+"""libzmq takes six for a first socket, four for its watch and connection."""
+
+THREADS = 2
+"""Its own: one for input and output, one that closes sockets."""
+
+
+def require_headroom() -> None:
+    """Raise BusError unless the process can have that many descriptors and threads more."""
+    _require_descriptors()
+    _require_threads()
+
+
+def _require_descriptors() -> None:
+    taken: list[int] = []
+    try:
+        for _ in range(DESCRIPTORS):
+            taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise BusError(f"can't open {os.devnull}: {error.strerror}") from None
+        raise BusError(
+            "this process has too few file descriptors left for a connection to the daemon",
+            "raise its limit (ulimit -n)",
+        ) from None
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def _require_threads() -> None:
+    barrier = threading.Lock()
+    with barrier:  # all of them at the same time
+        try:
+            for _ in range(THREADS):
+                _thread.start_new_thread(_pass, (barrier,))
+        except RuntimeError:
+            raise BusError(
+                "this process may start no more threads, and a connection to the daemon needs two",
+                "raise its limit (ulimit -u, or pids.max of its control group)",
+            ) from None
+
+
+def _pass(barrier: threading.Lock) -> None:
+    with barrier:
+        pass
