@@ -50,6 +50,7 @@ class CollectorState:
     library: str = ""
     problem: str = ""
     cpu_s: float = 0.0
+    flushed_monotonic_s: float | None = None
 
 
 class Collector:
@@ -329,6 +330,7 @@ class Collector:
             library=self._library,
             problem=(session.problem if session else "") or self._problem,
             cpu_s=time.thread_time(),
+            flushed_monotonic_s=session.flushed_monotonic_s if session else None,
         )
         now = self.state
         if (before.state, before.settings, before.problem) != (

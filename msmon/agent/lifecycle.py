@@ -25,7 +25,7 @@ from msmon.agent.steps import StepCounter
 from msmon.agent.tracing import step_sources
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.import_watch import ImportWatch
-from msmon.agent.tracing.plan import HOLDING, RUNNING
+from msmon.agent.tracing.plan import IDLE, RUNNING
 from msmon.agent.tracing.tracer import Tracer
 from msmon.agent.uplink import Uplink
 from msmon.bus.endpoints import local_endpoint
@@ -127,7 +127,7 @@ class Agent:
     def _status(self) -> Status:
         now = self._collector.state
         trace = self._tracer.state
-        framework = {} if trace.state in HOLDING else self._framework_trace
+        framework = self._framework_trace if trace.state == IDLE else {}
         self._steps.measure()
         return Status(
             state="tracing" if trace.state == RUNNING else now.state,
@@ -140,9 +140,14 @@ class Agent:
             stuck_in=self._collector.stuck_in,
             cpu_s=now.cpu_s + self._link.cpu_s,
             library=now.library,
+            flush_age_s=_age_s(now.flushed_monotonic_s),
             problem=now.problem,
             trace={**trace.as_fields(), **framework, "step_s": self._steps.step_s},
         )
+
+
+def _age_s(monotonic_s: float | None) -> float:
+    return -1.0 if monotonic_s is None else max(0.0, time.monotonic() - monotonic_s)
 
 
 def init(

@@ -67,6 +67,8 @@ class MonitoringSession:
         self._window_index = 0
         self._tick_s = TICK_S
         self._paused_s: float | None = None
+        self.flushed_monotonic_s: float | None = None
+        """When MSPTI last returned from a flush."""
         self._drops_before: Drops = {}
         """Records lost before the last pause; the recorder begins at 0 after it."""
 
@@ -224,6 +226,7 @@ class MonitoringSession:
     def _flush(self) -> None:
         try:
             self._recorder.flush()
+            self.flushed_monotonic_s = time.monotonic()
         except CALL_ERRORS as error:
             self.problem = str(error)
 

@@ -89,6 +89,8 @@ class Status(Message):
     """The MSPTI call that has not returned for seconds, say "msptiActivityEnable(Kernel)"."""
     cpu_s: float = 0.0
     """CPU seconds used by the agent's threads so far."""
+    flush_age_s: float = -1.0
+    """Seconds since MSPTI was last flushed in this session; -1 when it has not been yet."""
     library: str = ""
     """Which MSPTI library is in use and why, or "simulated"."""
     problem: str = ""

@@ -51,6 +51,7 @@ def status_row(
         "step": status.step,
         "step_age_s": status.step_age_s,
         "cpu_s": status.cpu_s,
+        "flush_age_s": status.flush_age_s,
         "unavailable_kinds": status.unavailable_kinds,
         "stuck_in": status.stuck_in,
         "library": status.library,
