@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,12 +95,13 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    with tempfile.TemporaryDirectory(prefix="msmon-", ignore_cleanup_errors=True) as directory:
-        machine = Machine(Path(directory).resolve())
-        yield machine
-        for process in machine.processes:
-            process.kill()
-            process.wait()
+    machine = Machine(Path(tempfile.mkdtemp(prefix="msmon-")).resolve())
+    yield machine
+    for process in machine.processes:
+        process.kill()
+        process.wait()
+    # a killed daemon's output processes may still be at work there
+    shutil.rmtree(machine.directory, ignore_errors=True)
 
 
 @pytest.fixture
