@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import operator
 import os
 import threading
 import time
@@ -38,6 +39,9 @@ SESSION_END_LIMIT_S = 0.7
 
 FLUSH_LIMIT_S = 0.3
 """How long it may be held up to send what is left."""
+
+MAX_NUMBER = 2**31 - 1
+"""Largest rank, size of the world, and device."""
 
 _steps = StepCounter()
 _watch: ImportWatch | None = None
@@ -161,7 +165,7 @@ def init(
 
     What is not given is taken from the launcher's environment variables. A second call does
     nothing. A missing daemon or library is no error: ``msmon status`` and the log under
-    MSMONITOR_LOG_PATH tell of it. Raises UsageError for an argument of the wrong type.
+    MSMONITOR_LOG_PATH tell of it. Raises UsageError for an argument of the wrong type or range.
     """
     given: dict[str, Any] = {
         "rank": rank,
@@ -170,12 +174,23 @@ def init(
         "device": device,
         "job_id": job_id,
     }
-    for name, value in given.items():
-        wanted = str if name == "job_id" else int
-        if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
-            raise UsageError(f"init: {name} must be of type {wanted.__name__}, got {value!r}")
-    known = {name: value for name, value in given.items() if value is not None}
-    _start(known)
+    _start({name: _checked(name, value) for name, value in given.items() if value is not None})
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return an argument of init as the daemon takes it. Raises UsageError."""
+    if name == "job_id":
+        if not isinstance(value, str) or len(value) > process.MAX_JOB_ID_CHARACTERS:
+            limit = process.MAX_JOB_ID_CHARACTERS
+            raise UsageError(f"init: job_id must be a text of up to {limit} characters")
+        return value.encode("utf-8", "backslashreplace").decode()
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(f"init: {name} must be of type int, got {value!r}") from None
+    if isinstance(value, bool) or not -1 <= number <= MAX_NUMBER:
+        raise UsageError(f"init: {name} must be a number from -1 to {MAX_NUMBER}, got {value!r}")
+    return number
 
 
 def start_if_rank() -> None:

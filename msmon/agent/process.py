@@ -22,6 +22,7 @@ _FRAMEWORKS = ("torch_npu", "mindspore", "torch")
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MAX_COMMAND_CHARACTERS = 200
+MAX_JOB_ID_CHARACTERS = 256
 
 
 def current_process(environ: Mapping[str, str] = os.environ) -> ProcessInfo:
@@ -57,7 +58,8 @@ def framework() -> str:
 
 def _job_id(environ: Mapping[str, str]) -> str:
     candidates = (environ.get(name, "").strip() for name in ranks.JOB_VARIABLES)
-    return next((text for text in candidates if text.lower() not in ranks.NO_JOB), "")
+    job_id = next((text for text in candidates if text.lower() not in ranks.NO_JOB), "")
+    return job_id[:MAX_JOB_ID_CHARACTERS]
 
 
 def _container() -> str:

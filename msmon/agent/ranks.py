@@ -62,7 +62,8 @@ MARK = "MSMON_RANK_PROCESS"
 """Set in the environment of a rank: its pid, start time and a digest of its rank variables."""
 
 _OFF = {"", "0", "false", "no", "off"}
-_LEADING_NUMBER = re.compile(r"\d+")
+_MOST_DIGITS = 9
+_LEADING_NUMBER = re.compile(rf"\d{{1,{_MOST_DIGITS}}}")
 
 
 def is_on(value: str | None) -> bool:
@@ -112,7 +113,7 @@ def first_number(environ: Mapping[str, str], names: Sequence[str], default: int)
     """Return the first of these variables that holds a number of 0 or more."""
     for name in names:
         text = environ.get(name, "").strip()
-        if text.isdecimal():
+        if text.isdecimal() and len(text) <= _MOST_DIGITS:
             return int(text)
     return default
 

@@ -7,6 +7,7 @@ Python looks for completed ones, reads them and frees them. Nothing here blocks.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from msmon.errors import NativeCodeUnavailable
 from msmon.ffi.callbacks import (
     COMPLETED,
     FREE,
@@ -30,6 +32,9 @@ from msmon.ffi.callbacks import (
 
 _GIVE_BACK_BYTES = 64 << 10
 """Below this, giving pages back costs more than keeping them."""
+
+_SLOT_COUNTS = (32, 16, 8, 4)
+"""Slots of the process's arena: as many as there is address space for."""
 
 _WARM_SLOTS = 2
 """Slots that keep their pages while buffers come in well filled: the one being written and the
@@ -173,6 +178,16 @@ def _reserve(length: int) -> mmap.mmap:
 def process_arena() -> BufferArena:
     """Return the one arena that this process gives to MSPTI; made on first use, never unmapped.
 
-    Raises NativeCodeUnavailable where native callbacks can't run.
+    It has fewer slots where address space is limited (``ulimit -v``). Raises
+    NativeCodeUnavailable where native callbacks can't run or not even a few slots fit.
     """
-    return BufferArena()
+    for slot_count in _SLOT_COUNTS:
+        try:
+            return BufferArena(slot_count)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+    raise NativeCodeUnavailable(
+        "this process may have no more address space, and activity buffers need some",
+        "raise its limit (ulimit -v)",
+    )

@@ -214,14 +214,19 @@ def test_a_missing_library_is_shown_and_does_not_disturb(daemon, job):
     assert started.end()[0] == 5
 
 
-def test_init_refuses_arguments_of_the_wrong_type(job):
+def test_init_refuses_arguments_of_the_wrong_type_or_range(job):
     started = job("""
-try:
-    msmon.init(rank="zero")
-except msmon.errors.UsageError as error:
-    print(error)
+import numpy
+wrong = [("rank", "zero"), ("rank", True), ("rank", -2), ("device", 2**31), ("world_size", 1.5),
+         ("job_id", 5), ("job_id", "x" * 257)]
+for name, value in wrong:
+    try:
+        msmon.init(**{name: value})
+    except msmon.errors.UsageError as error:
+        print("refused", name in str(error))
+msmon.init(rank=numpy.int64(3), job_id="\\ud800")
 """)
-    assert "rank" in started.output()
+    assert started.output().splitlines() == ["refused True"] * 7
 
 
 RANDOM = """

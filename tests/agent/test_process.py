@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 
 from msmon.agent import process, ranks
+from msmon.bus.codec import encode
+from msmon.bus.messages import Hello
 
 
 def test_this_process_is_identified_by_start_time_and_user():
@@ -72,3 +74,16 @@ def test_container_id_comes_from_the_control_group(monkeypatch):
     texts = {"/proc/self/cgroup": f"0::/kubepods/pod1/cri-containerd-{identity}.scope\n"}
     monkeypatch.setattr(process, "_read", lambda path: texts.get(path, ""))
     assert process.current_process({}).container == identity
+
+
+@pytest.mark.parametrize("number", ["9" * 10, str(2**64), "1" * 5000, "-3", "0x1", ""])
+def test_a_number_that_is_none_is_as_if_not_set(number):
+    """What identifies a process must fit into a message."""
+    found = process.current_process({"RANK": number, "WORLD_SIZE": number, "LOCAL_RANK": number})
+    assert (found.rank, found.local_rank, found.world_size) == (-1, -1, 0)
+
+
+def test_a_job_id_of_any_length_and_bytes_fits_into_a_message():
+    found = process.current_process({"SLURM_JOB_ID": "\udcff" * 70_000})
+    assert 0 < len(found.job_id) <= 256
+    assert encode(Hello("1", "agent", found))

@@ -188,3 +188,31 @@ def test_python_callbacks_are_taken_where_the_user_accepts_them(
     lender = Lender(BufferArena(1, _SLOT_BYTES))
     lender.complete(lender.request(), 56)
     assert len(lender.arena.completed()) == 1
+
+
+def arena_under_limit(spare_bytes: int) -> str:
+    """Return what a process that may have so much more address space gets."""
+    code = f"""
+import resource
+from msmon.errors import NativeCodeUnavailable
+from msmon.ffi.arena import process_arena
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + {spare_bytes}
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    print(process_arena().slot_count)
+except NativeCodeUnavailable as error:
+    print(error.next_step)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_with_little_address_space_the_arena_is_smaller() -> None:
+    assert arena_under_limit(1 << 30) == "32"
+    assert arena_under_limit(100 << 20) == "8"
+
+
+def test_with_no_address_space_the_limit_is_named() -> None:
+    assert "ulimit -v" in arena_under_limit(16 << 20)
