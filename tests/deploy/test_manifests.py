@@ -72,9 +72,10 @@ def test_the_daemon_accepts_its_configuration(tmp_path: Path) -> None:
     config.write_text(find("ConfigMap", "msmon-daemon")["data"]["daemon.toml"])
     values = read_config(config, must_exist=True)
     assert values["listen"] == (f"0.0.0.0:{DEFAULT_PORT}",)
-    mounts = find("DaemonSet", "msmon-daemon")["spec"]["template"]["spec"]["containers"][0]
-    paths = {mount["mountPath"] for mount in mounts["volumeMounts"]}
-    assert set(values["export-root"]) <= paths
+    container = find("DaemonSet", "msmon-daemon")["spec"]["template"]["spec"]["containers"][0]
+    state = {each["name"]: each["value"] for each in container["env"]}["MSMON_STATE_DIR"]
+    assert state in {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert all(root.startswith(f"{state}/") for root in values["export-root"])
 
 
 def test_the_secrets_have_the_names_that_the_daemon_reads() -> None:
