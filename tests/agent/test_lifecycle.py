@@ -226,7 +226,9 @@ for name, value in wrong:
         print("refused", name in str(error))
 msmon.init(rank=numpy.int64(3), job_id="\\ud800")
 """)
-    assert started.output().splitlines() == ["refused True"] * 7
+    exit_code, out, errors = started.end()
+    assert (exit_code, errors) == (0, "")
+    assert out.splitlines() == ["refused True"] * 7
 
 
 RANDOM = """
