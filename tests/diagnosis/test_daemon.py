@@ -78,7 +78,7 @@ def _hang_up(server: socket.socket, ended: threading.Event) -> None:
     while not ended.is_set():
         try:
             server.accept()[0].close()
-        except TimeoutError:
+        except OSError:  # nobody came yet
             continue
 
 
