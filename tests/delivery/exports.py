@@ -9,7 +9,7 @@ import contextlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,13 +138,13 @@ class Database:
 
 
 class JsonLines:
-    """The JSONL files of one process."""
+    """The JSONL files, out of those given, of one process."""
 
-    def __init__(self, directory: Path, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, paths: Iterable[Path], pid: int) -> None:
         self.lines: list[dict[str, Any]] = [
             json.loads(line)
-            for path in sorted(directory.glob(f"msmonitor_{pid}_*.jsonl"))
+            for path in sorted(paths)
+            if path.name.startswith(f"msmonitor_{pid}_")
             for line in path.read_bytes().splitlines()
         ]
 

@@ -24,6 +24,8 @@ from msmon.bus.messages import Message, MonitorRequest, Reply, Selection, Status
 from msmon.errors import BusError
 
 T = TypeVar("T")
+Operators = dict[tuple[str, str], tuple[int, int]]
+"""(kind, name) → (records, total ns)."""
 
 ALL_KINDS = "Kernel,API,NodeAPI,AclAPI,RuntimeAPI,Communication,Hccl,Marker,Memory,MemSet,MemCpy"
 DEADLINE_S = 30.0
@@ -68,6 +70,23 @@ class Rank:
         """Return kind name → records that its simulation wrote into buffers."""
         emitted: dict[str, int] = json.loads(self.ledger.read_text())["emitted"]
         return emitted
+
+    def recorded_so_far(self) -> Operators:
+        """Return (kind, name) → (records, total ns), from all sessions that have stopped.
+
+        Records without a name are under the empty one, without their times.
+        """
+        if not self.ledger.exists():
+            return {}
+        ledger = json.loads(self.ledger.read_text())
+        operators = {
+            (row["kind"], row["name"]): (row["count"], row["total_ns"])
+            for row in ledger["operators"]
+        }
+        for kind, count in ledger["emitted"].items():
+            named = sum(item[0] for key, item in operators.items() if key[0] == kind)
+            operators[kind, ""] = (count - named, 0)
+        return operators
 
     def kill(self) -> None:
         self.killed = True
@@ -203,6 +222,8 @@ class Job:
         pids = [rank.pid for rank in ranks or self.living]
 
         def reached() -> dict[int, dict[str, Any]] | None:
+            for rank in self.living:
+                assert rank.process.poll() is None, f"rank {rank.rank} ended by itself"
             rows = self.rows()
             return rows if all(rows.get(pid, {}).get("state") == state for pid in pids) else None
 

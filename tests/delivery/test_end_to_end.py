@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import tempfile
@@ -14,183 +15,194 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import Database, JsonLines, databases
-from job import ALL_KINDS, Job, wait_for
-
-from msmon.bus.messages import Reply
+from exports import Database, Event, JsonLines, databases
+from job import ALL_KINDS, Job, Operators, Rank, wait_for
 
 SIMULATION = "rate=6000,step_ms=100,preload=1,seed=5"
-RECORDS = 6_000
-"""Enough of them to span several flushes, windows and commits."""
+RECORDS = 4_000
+"""Per rank; enough of them to span several flushes, windows and commits."""
+
+
+class Session:
+    """One npu-monitor run in all ranks of a job that runs on, exported as DB, and by the daemon
+    itself as JSONL."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self.job = job
+        self.exports = job.directory / f"db{number}"
+        self._ranks = list(job.living)
+        self._earlier = set(self._lines_directory.glob("*"))
+        self._recorded_before = {rank.pid: rank.recorded_so_far() for rank in self._ranks}
+
+    @property
+    def _lines_directory(self) -> Path:
+        return self.job.directory / "lines"
+
+    def start(self, **fields: Any) -> None:
+        export = {"log_file": str(self.exports), "export_type": "DB"}
+        reply = self.job.command("start", report_interval_s=1.0, **export, **fields)
+        assert reply.outcome == "ok", reply
+
+    def stop(self) -> None:
+        reply = self.job.command("stop")
+        assert reply.outcome == "ok", reply
+        self.job.await_states("idle")
+
+    def await_records(self, count: int) -> None:
+        """Wait until every rank that lives has kept so many records more than now."""
+
+        def kept() -> dict[int, int]:
+            rows = self.job.rows()
+            return {
+                rank.pid: sum(rows.get(rank.pid, {}).get("kept", {}).values())
+                for rank in self.job.living
+            }
+
+        before = wait_for(kept, "status")
+        wait_for(lambda: all(now >= before[pid] + count for pid, now in kept().items()), "records")
+
+    def database(self, rank: Rank) -> Database:
+        return databases(self.exports)[rank.pid]
+
+    def lines(self, rank: Rank) -> JsonLines:
+        return JsonLines(set(self._lines_directory.glob("*.jsonl")) - self._earlier, rank.pid)
+
+    def recorded(self, rank: Rank) -> Operators:
+        """Return (kind, name) → (records, total ns) of this session, by the simulation."""
+        before = self._recorded_before[rank.pid]
+        return {
+            key: (count - before.get(key, (0, 0))[0], total_ns - before.get(key, (0, 0))[1])
+            for key, (count, total_ns) in rank.recorded_so_far().items()
+            if count > before.get(key, (0, 0))[0]
+        }
+
+    def check_exact(self) -> None:
+        """All counts agree, and both formats hold the same records, each as often."""
+        rows = self.job.await_states("idle")
+        for rank in self.job.living:
+            database, lines = self.database(rank), self.lines(rank)
+            counts = database.counts()
+            recorded: Counter[str] = Counter()
+            for (kind, _), (count, _) in self.recorded(rank).items():
+                recorded[kind] += count
+            assert counts == recorded
+            assert counts == rows[rank.pid]["kept"]
+            assert (database.gaps(), lines.gaps()) == ([], [])
+            assert database.events() == lines.events()
+            counts["Marker"] -= database.unpaired_markers
+            assert lines.counts() == +counts
+            assert (database.end, database.doubled()) == ("stopped", 0)
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[Job]:
+    directory = Path(tempfile.mkdtemp(prefix="msmon-")).resolve()
+    with Job(directory, ranks=4, simulation=SIMULATION) as started:
+        started.daemon_options = (
+            *("--heartbeat-s", "0.25", "--sink", f"jsonl:path={directory / 'lines'}"),
+            *("--sink", f"metrics-json:path={directory / 'windows'}"),
+        )
+        started.start_daemon()
+        started.start_ranks()
+        yield started
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
-def job() -> Iterator[Job]:
-    with tempfile.TemporaryDirectory(prefix="msmon-", ignore_cleanup_errors=True) as directory:
-        with Job(Path(directory).resolve(), ranks=4, simulation=SIMULATION) as started:
-            lines = started.directory / "lines"
-            started.daemon_options = (
-                *("--heartbeat-s", "0.5", "--sink", f"jsonl:path={lines}"),
-                *("--sink", f"metrics-json:path={started.directory / 'windows'}"),
-            )
-            started.start_daemon()
-            started.start_ranks()
-            yield started
+def session(job: Job, request: pytest.FixtureRequest) -> Session:
+    number = request.session.items.index(request.node)
+    return Session(job, number)
 
 
-def start(job: Job, **fields: Any) -> Path:
-    """Start to export as DB, beside the daemon's own JSONL; returns the directory."""
-    exports = job.directory / "db"
-    reply = job.command(
-        "start", log_file=str(exports), export_type="DB", report_interval_s=1.0, **fields
-    )
-    assert reply.outcome == "ok", reply
-    return exports
-
-
-def await_records(job: Job, count: int) -> None:
-    """Wait until every rank that lives has kept so many records more than now."""
-
-    def kept() -> dict[int, int]:
-        rows = job.rows()
-        return {
-            rank.pid: sum(rows.get(rank.pid, {}).get("kept", {}).values()) for rank in job.living
-        }
-
-    before = kept()
-    wait_for(
-        lambda: all(now >= before[pid] + count for pid, now in kept().items()), f"{count} records"
-    )
-
-
-def kept_by(stopped: Reply) -> dict[int, str]:
-    return {row["pid"]: row["text"] for row in stopped.rows}
-
-
-def check_exact(job: Job, exports: Path) -> None:
-    """All counts agree, and both formats hold the same records, each as often."""
-    rows = job.await_states("idle")
-    found = databases(exports)
-    for rank in job.living:
-        database, lines = found[rank.pid], JsonLines(job.directory / "lines", rank.pid)
-        counts = database.counts()
-        assert counts == rank.recorded()
-        assert counts == rows[rank.pid]["kept"]
-        assert database.gaps() == []
-        assert lines.gaps() == []
-        events = database.events()
-        assert events == lines.events()
-        counts["Marker"] -= database.unpaired_markers
-        assert lines.counts() == +counts
-        assert database.end == "stopped"
-        assert database.doubled() == 0
-
-
-def totals(events: Counter[Any], kind: str) -> dict[str, list[int]]:
-    """Return name → [count, total ns] of one kind."""
-    result: dict[str, list[int]] = {}
-    for event, count in events.items():
-        if event.kind == kind:
-            of_name = result.setdefault(event.name, [0, 0])
-            of_name[0] += count
-            of_name[1] += count * (event.end_ns - event.start_ns)
+def totals(events: Counter[Event]) -> Operators:
+    """Return (kind, name) → (records, total ns)."""
+    result: dict[tuple[str, str], tuple[int, int]] = {}
+    for event, times in events.items():
+        count, total_ns = result.get((event.kind, event.name), (0, 0))
+        duration_ns = event.end_ns - event.start_ns
+        result[event.kind, event.name] = (count + times, total_ns + times * duration_ns)
     return result
 
 
-def test_ledger_daemon_database_and_lines_agree(job: Job) -> None:
-    exports = start(job, kinds=ALL_KINDS)
-    await_records(job, RECORDS)
-    assert job.command("stop").outcome == "ok"
-    check_exact(job, exports)
-    job.end_daemon()
-    assert sorted(path.suffix for path in exports.iterdir()) == [".db"] * 4
-    for rank in job.ranks:
-        events = Database(next(exports.glob(f"msmonitor_{rank.pid}_*"))).events()
-        truth = json.loads(rank.ledger.read_text())["operators"]
-        for kind in ("Kernel", "AclAPI", "Communication"):
-            expected = {
-                row["name"]: [row["count"], row["total_ns"]] for row in truth if row["kind"] == kind
-            }
-            assert totals(events, kind) == expected
+def test_ledger_daemon_database_and_lines_agree(session: Session) -> None:
+    session.start(kinds=ALL_KINDS)
+    session.await_records(RECORDS)
+    session.stop()
+    session.check_exact()
+    for rank in session.job.living:
+        written = totals(session.database(rank).events())
+        timed = {key: value for key, value in session.recorded(rank).items() if key[1]}
+        without_markers = {key: value for key, value in timed.items() if key[0] != "Marker"}
+        assert without_markers.items() <= written.items()
+        assert {kind for kind, _ in without_markers} >= {"Kernel", "API", "Communication", "Hccl"}
 
 
-def test_a_filtered_session_holds_exactly_the_matching_records(job: Job) -> None:
-    text = "Kernel:MatMul,Adam;Communication:allReduce"
-    exports = start(job, filter=text)
-    await_records(job, RECORDS // 6)
-    assert job.command("stop").outcome == "ok"
-    job.await_states("idle")
-    for pid, database in databases(exports).items():
-        (rank,) = (rank for rank in job.ranks if rank.pid == pid)
+def test_a_filtered_session_holds_exactly_the_matching_records(session: Session) -> None:
+    session.start(filter="Kernel:MatMul,Adam;Communication:allReduce")
+    session.await_records(RECORDS // 8)
+    session.stop()
+    for rank in session.job.living:
         expected = {
-            (row["kind"], row["name"]): row["count"]
-            for row in json.loads(rank.ledger.read_text())["operators"]
-            if (row["kind"] == "Kernel" and ("MatMul" in row["name"] or "Adam" in row["name"]))
-            or (row["kind"] == "Communication" and "allReduce" in row["name"])
+            (kind, name): value
+            for (kind, name), value in session.recorded(rank).items()
+            if (kind == "Kernel" and ("MatMul" in name or "Adam" in name))
+            or (kind == "Communication" and "allReduce" in name)
         }
-        events = database.events()
-        written: Counter[tuple[str, str]] = Counter()
-        for event, count in events.items():
-            written[event.kind, event.name] += count
-        assert written == expected
-        assert events == JsonLines(job.directory / "lines", pid).events()
+        events = session.database(rank).events()
+        assert totals(events) == expected
+        assert events == session.lines(rank).events()
 
 
-def test_a_killed_daemon_costs_nothing_and_doubles_nothing(job: Job) -> None:
-    exports = start(job, kinds=ALL_KINDS)
-    for pause_s in (0.7, 1.3):
-        await_records(job, RECORDS // 4)
-        time.sleep(pause_s)
-        job.end_daemon(signal.SIGKILL)
-        job.start_daemon()
-        job.await_states("monitoring")
-    await_records(job, RECORDS // 4)
-    stopped = job.command("stop")
-    assert stopped.outcome == "ok", stopped
-    check_exact(job, exports)
-
-
-def test_a_daemon_that_is_restarted_costs_nothing_either(job: Job) -> None:
-    exports = start(job, kinds=ALL_KINDS)
-    await_records(job, RECORDS // 4)
-    job.end_daemon(signal.SIGTERM)
-    job.start_daemon()
-    job.await_states("monitoring")
-    await_records(job, RECORDS // 4)
-    assert job.command("stop").outcome == "ok"
-    check_exact(job, exports)
-
-
-def test_a_killed_rank_is_lost_and_its_database_says_so(job: Job) -> None:
-    before = set(os.listdir("/dev/shm"))
-    exports = start(job, kinds=ALL_KINDS)
-    await_records(job, RECORDS // 6)
-    assert set(os.listdir("/dev/shm")) <= before
-    victim = job.ranks[1]
-    victim.kill()
-    killed_s = time.monotonic()
-    job.await_states("lost", victim)
-    assert time.monotonic() - killed_s < 10
-    (path,) = exports.glob(f"msmonitor_{victim.pid}_*.db")
-    wait_for(lambda: Database(path).end == "lost", "the end of the lost session")
-    database = Database(path)
-    assert sum(database.counts().values()) > 0
-    assert database.query("PRAGMA integrity_check") == [("ok",)]
-    assert database.query("PRAGMA journal_mode") == [("delete",)]
-    assert job.command("stop").outcome == "ok"
-    assert set(os.listdir("/dev/shm")) <= before
-    check_exact(job, exports)
-
-
-def test_a_database_is_readable_while_it_is_written(job: Job) -> None:
-    exports = start(job, kinds=ALL_KINDS)
-    await_records(job, RECORDS // 6)
-    (path,) = exports.glob(f"msmonitor_{job.ranks[0].pid}_*.db")
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as reader:
+def test_a_database_can_be_read_while_it_is_written(session: Session) -> None:
+    session.start(kinds=ALL_KINDS)
+    session.await_records(RECORDS // 4)
+    path = session.database(session.job.living[0]).path
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()[0] > 0
-        await_records(job, RECORDS // 6)
-        stopped = job.command("stop")
-        assert stopped.outcome == "ok", stopped
-    reader.close()
-    check_exact(job, exports)
+        session.await_records(RECORDS // 4)
+    session.stop()
+    session.check_exact()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_an_end_of_the_daemon_costs_nothing_and_doubles_nothing(
+    session: Session, how: signal.Signals
+) -> None:
+    session.start(kinds=ALL_KINDS)
+    session.await_records(RECORDS // 4)
+    session.job.end_daemon(how)
+    session.job.start_daemon()
+    session.job.await_states("monitoring")
+    session.await_records(RECORDS // 8)
+    session.stop()
+    session.check_exact()
+
+
+def test_a_killed_rank_is_lost_and_its_database_says_so(session: Session) -> None:
+    before = set(os.listdir("/dev/shm"))
+    session.start(kinds=ALL_KINDS)
+    session.await_records(RECORDS // 8)
+    assert set(os.listdir("/dev/shm")) <= before
+    victim = session.job.living[1]
+    victim.kill()
+    assert session.database(victim).end == "unknown"
+    killed_s = time.monotonic()
+    session.job.await_states("lost", victim)
+    assert time.monotonic() - killed_s < 10
+    wait_for(lambda: session.database(victim).end == "lost", "the end of the lost session")
+    database = session.database(victim)
+    assert sum(database.counts().values()) > 0
+    assert database.query("PRAGMA integrity_check") == [("ok",)]
+    session.stop()
+    session.check_exact()
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_nothing_but_complete_files_stays_behind(job: Job) -> None:
+    job.end_daemon()
+    files = list(job.directory.glob("db*/*"))
+    assert {path.suffix for path in files} == {".db"}
+    assert {path.suffix for path in (job.directory / "lines").iterdir()} == {".jsonl"}
+    for path in files:
+        assert Database(path).query("PRAGMA journal_mode") == [("delete",)]
