@@ -12,11 +12,12 @@ No daemon is needed. npu-monitor and Monitor can't record in one process at a ti
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 
 from msmon.activities import Table
 from msmon.agent.recording import Recording
@@ -26,6 +27,7 @@ from msmon.filtering import RecordFilter
 from msmon.filters import Filter
 from msmon.kinds import ActivityKind, format_kinds, kind_named
 from msmon.markers import MarkerEvents, MarkerPairing
+from msmon.options import MONITOR_OPTION, check_fields
 from msmon.records import Batch
 from msmon.results import ActivityRecords
 from msmon.sessions import Drops, MonitorSettings
@@ -42,8 +44,12 @@ Kinds = Iterable[Union[ActivityKind, str]]
 class Monitor:
     """Collects activity records of this process. Methods may be called from any thread.
 
-    As a context manager it starts with the arguments of the constructor, if any
-    were given, and stops at the end.
+    ``kinds``: kinds or their names; without any, those that the filter names, else Marker.
+    ``filter``: as ``--filter`` of npu-monitor. ``duration``: stop by itself after so many
+    seconds (0: never). ``max_records``: keep no more than that; what comes later is dropped
+    and counted. Raises UsageError for a wrong argument.
+
+    As a context manager it starts if kinds or a filter were given, and stops at the end.
     """
 
     def __init__(
@@ -54,7 +60,9 @@ class Monitor:
         duration: float = 0.0,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        self._start_arguments = (kinds, filter, duration, max_records)
+        self._settings = _settings(kinds, filter, duration)
+        self._starts_by_itself = kinds is not None or bool(filter)
+        self._max_records = _checked_limit(max_records)
         self._recording = Recording("the Monitor API", self._take)
         self._lock = threading.Lock()
         self._store = _Store(frozenset(), Filter.parse(""), 0)
@@ -64,35 +72,31 @@ class Monitor:
         self,
         kinds: Kinds | None = None,
         *,
-        filter: str = "",
-        duration: float = 0.0,
-        max_records: int = MAX_RECORDS,
+        filter: str | None = None,
+        duration: float | None = None,
+        max_records: int | None = None,
     ) -> None:
         """Begin to collect; results of an earlier run are forgotten.
 
-        ``kinds``: kinds or their names; without any, those that the filter names,
-        else Marker. ``filter``: as ``--filter`` of npu-monitor. ``duration``: stop by
-        itself after so many seconds (0: never). ``max_records``: keep no more than
-        that; what comes later is dropped and counted.
+        What is not given is as the constructor was told; kinds or a filter given here replace
+        both of the constructor's.
 
         Raises UsageError for a wrong argument; CommandRefused naming who records already
         in this process, or when MSPTI refuses all kinds; LibraryUnavailable,
         NativeCodeUnavailable or MsptiError when MSPTI can't be used. Kinds that alone are
         refused are listed in ``unavailable``.
         """
-        settings = MonitorSettings.from_fields(
-            {
-                **({} if kinds is None else {"kinds": _names(kinds)}),
-                "filter": filter,
-                "duration_s": duration,
-            }
-        )
-        if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
-            raise UsageError(f"max_records: {max_records!r} is not a positive whole number")
+        settings, limit = self._settings, self._max_records
+        if kinds is not None or filter is not None:
+            settings = _settings(kinds, filter or "", settings.duration_s)
+        if duration is not None:
+            settings = dataclasses.replace(settings, **_checked({"duration_s": duration}))
+        if max_records is not None:
+            limit = _checked_limit(max_records)
         if self._recording.active:
             raise CommandRefused("this Monitor is already recording", "call stop() first")
         before = self._store
-        self._store = _Store(settings.active_kinds, settings.active_filter, max_records)
+        self._store = _Store(settings.active_kinds, settings.active_filter, limit)
         try:
             self._unavailable = self._recording.start(
                 settings.active_kinds, duration_s=settings.duration_s
@@ -170,9 +174,8 @@ class Monitor:
         return target
 
     def __enter__(self) -> Monitor:
-        kinds, filter_text, duration, max_records = self._start_arguments
-        if kinds is not None or filter_text:
-            self.start(kinds, filter=filter_text, duration=duration, max_records=max_records)
+        if self._starts_by_itself:
+            self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -223,6 +226,21 @@ def _first(table: Table, count: int) -> Table:
     return Batch(table.kind, table.records[:count].copy(), table.strings)
 
 
+def _settings(kinds: Kinds | None, filter_text: str, duration_s: float) -> MonitorSettings:
+    named = {} if kinds is None else {"kinds": _names(kinds)}
+    return MonitorSettings(**_checked({**named, "filter": filter_text, "duration_s": duration_s}))
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+    return check_fields(MONITOR_OPTION, fields)
+
+
+def _checked_limit(max_records: int) -> int:
+    if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+        raise UsageError(f"max_records: {max_records!r} is not a positive whole number")
+    return max_records
+
+
 def _names(kinds: Kinds) -> str:
     if isinstance(kinds, str):
         return kinds
@@ -235,10 +253,12 @@ def _names(kinds: Kinds) -> str:
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text:
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"{path!r} is no path for a file")
-    if not text.endswith(".xlsx"):
+    if text.endswith("/") or os.path.isdir(text):
+        raise SinkError(f"can't write {text}: it is a directory", "name a file")
+    if not text.lower().endswith(".xlsx"):
         text += ".xlsx"
     target = Path(os.path.realpath(text))
     if len(str(target)) > MAX_PATH_LENGTH:
@@ -246,11 +266,11 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
     try:
         os.makedirs(target.parent, mode=_DIRECTORY_MODE, exist_ok=True)
         writable = not target.exists() or os.access(target, os.W_OK)
-        is_directory = target.is_dir()
+        is_file = target.is_file() or not target.exists()
     except OSError as error:
         raise SinkError(f"can't write {target}: {error.strerror}") from error
-    if is_directory:
-        raise SinkError(f"can't write {target}: it is a directory", "name a file")
+    if not is_file:
+        raise SinkError(f"can't write {target}: it is no regular file", "choose another name")
     if not writable:
         raise SinkError(f"can't write {target}: it is read-only", "choose another name")
     return target

@@ -217,3 +217,52 @@ def test_save_with_no_records_gives_headers(monitor: Monitor, tmp_path: Path) ->
     monitor.start([Kernel, ActivityKind.Marker])
     monitor.stop()
     assert sheet_lengths(monitor.save(tmp_path / "empty")) == {"Marker": 1, "Kernel": 1}
+
+
+def test_start_without_arguments_does_what_the_constructor_was_told(
+    monitor: Monitor, native_double: Any
+) -> None:
+    told = Monitor([Kernel], max_records=3)
+    told.start()
+    native_double.record(Kernel, 5)
+    told.stop()
+    assert {kind: len(records) for kind, records in told.get_result().items()} == {Kernel: 3}
+    told.start([API])
+    told.stop()
+    assert set(told.get_result()) == {API}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kinds": []},
+        {"kinds": [99]},
+        {"kinds": ["kernel"]},
+        {"kinds": 5},
+        {"filter": "Kernel"},
+        {"filter": None},
+        {"duration": -1},
+        {"duration": float("nan")},
+        {"max_records": 0},
+        {"max_records": 1.5},
+    ],
+)
+def test_a_wrong_argument_is_refused_when_it_is_given(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Monitor(**arguments)
+
+
+@pytest.mark.parametrize(
+    "name", ["", None, 5, b"bytes.xlsx", "nul\0.xlsx", "folder", "folder/", "new/"]
+)
+def test_what_is_no_file_is_refused_and_nothing_is_written(
+    monitor: Monitor, native_double: Any, tmp_path: Path, monkeypatch: Any, name: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    monitor.start([Kernel])
+    native_double.record(Kernel, 1)
+    monitor.stop()
+    with pytest.raises((UsageError, SinkError)):
+        monitor.save(name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
