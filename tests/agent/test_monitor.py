@@ -258,11 +258,12 @@ def test_a_wrong_argument_is_refused_when_it_is_given(arguments: dict[str, Any])
 def test_what_is_no_file_is_refused_and_nothing_is_written(
     monitor: Monitor, native_double: Any, tmp_path: Path, monkeypatch: Any, name: Any
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
+    working = tmp_path / "working"
+    (working / "folder").mkdir(parents=True)
+    monkeypatch.chdir(working)
     monitor.start([Kernel])
     native_double.record(Kernel, 1)
     monitor.stop()
     with pytest.raises((UsageError, SinkError)):
         monitor.save(name)
-    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+    assert [path.name for path in working.rglob("*")] == ["folder"]
