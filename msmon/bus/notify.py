@@ -27,10 +27,6 @@ class ServiceManager:
         """Say that everything that was asked for is up."""
         self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS={_line(status)}")
 
-    def status(self, text: str) -> None:
-        """Show one line in ``systemctl status``."""
-        self._send(f"STATUS={_line(text)}")
-
     def reloading(self) -> None:
         """Say that the configuration is being read again; :meth:`ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msmon.agent.ranks import is_asked_for, is_rank
+from msmon.agent import ranks
 from msmon.bus.endpoints import SOCKET_FILE, client_directories
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn
@@ -17,7 +17,7 @@ from msmon.diagnosis.proc import FRAMEWORK_PATHS, SeenProcess, own_process
 from msmon.diagnosis.surroundings import Surroundings
 
 STARTING_S = 15.0
-"""A younger process may not have come to its first step."""
+"""A younger process may still be importing its framework."""
 
 LAUNCHERS = (
     "torchrun",
@@ -99,14 +99,17 @@ def _is_registered(process: SeenProcess, surroundings: Surroundings) -> bool:
 def _is_no_rank(process: SeenProcess, training: Mapping[int, SeenProcess]) -> bool:
     """Whether this is a launcher, or a child that a training process made for itself."""
     command = process.command
-    words = {os.path.basename(word) for word in command[:4]}
-    if words & set(LAUNCHERS):
+    if _is_launcher(process):
+        return True
+    if ranks.is_multiprocessing_child(command) or ranks.belongs_to_a_rank(process.environ or {}):
         return True
     parent = training.get(process.parent)
-    if parent is None or set(LAUNCHERS) & {os.path.basename(word) for word in parent.command[:4]}:
-        return False
-    forked = command == parent.command
-    return forked or any("multiprocessing" in word for word in command)
+    return parent is not None and not _is_launcher(parent) and parent.command == command  # forked
+
+
+def _is_launcher(process: SeenProcess) -> bool:
+    words = process.command[:4]
+    return any(os.path.basename(word) in LAUNCHERS for word in words)
 
 
 def _why(process: SeenProcess, surroundings: Surroundings) -> str:
@@ -123,10 +126,15 @@ def _why(process: SeenProcess, surroundings: Surroundings) -> str:
         if reason:
             return reason
     if time.time() - process.started_s < STARTING_S:
-        return "it has just started; the agent starts with the first step"
+        return "it has just started"
+    if ranks.is_evident(environ, process.command):
+        return (
+            "its agent can't start or does not reach the daemon: see the log below its "
+            "MSMONITOR_LOG_PATH, and that msmon-autostart.pth lies beside the package msmon"
+        )
     return (
-        "it has not called step yet, or its agent failed: see the log below its "
-        "MSMONITOR_LOG_PATH, or call msmon.init() at the start of the script"
+        "no launcher says which rank it is, so it registers with its first step, which has not "
+        "come yet; msmon.init() in the script registers it at once"
     )
 
 
@@ -147,17 +155,12 @@ def _not_installed(process: SeenProcess) -> str:
 
 
 def _not_asked(environ: Mapping[str, str]) -> str:
-    if not is_asked_for(environ):
-        return (
-            "MSMONITOR_USE_DAEMON=1 was not in its environment when it started, and it has not "
-            "called msmon.init()"
-        )
-    if not is_rank(environ):
-        return (
-            "no launcher gave it a rank (RANK, LOCAL_RANK, RANK_ID, OMPI or SLURM variables); "
-            "call msmon.init() in it, or start it with torchrun"
-        )
-    return ""
+    if ranks.is_asked_for(environ):
+        return ""
+    return (
+        "MSMONITOR_USE_DAEMON=1 was not in its environment when it started, and it has not "
+        "called msmon.init(); start it with: msmon run COMMAND"
+    )
 
 
 def _closed_door(

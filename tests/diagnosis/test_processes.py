@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from msmon.agent import ranks
 from msmon.agent.process import current_process
 from msmon.diagnosis import processes
 from msmon.diagnosis.finding import Level
@@ -108,15 +109,11 @@ def test_the_variable_is_missing(place, find, train) -> None:
     assert "MSMONITOR_USE_DAEMON=1 was not in its environment" in reason(find)
 
 
-def test_no_launcher_gave_a_rank(place, find, packages: Path) -> None:
-    place.add_process(
-        500,
-        COMMAND,
-        environ={"MSMONITOR_USE_DAEMON": "1"},
-        maps=(str(packages / "mindspore" / "lib.so"),),
-    )
-    assert "no launcher gave it a rank" in reason(find)
-    assert "mindspore" in reason(find)
+def test_without_a_launcher_it_registers_with_its_first_step(find, train) -> None:
+    train(library="mindspore")
+    said = reason(find)
+    assert "registers with its first step" in said
+    assert "mindspore" in said
 
 
 def test_msmon_is_not_installed_where_it_runs(place, find, train, packages: Path) -> None:
@@ -140,9 +137,16 @@ def test_it_may_just_have_started(place, find, train) -> None:
     assert "just started" in reason(find)
 
 
-def test_what_is_left_is_a_step_that_never_came(place, find, train) -> None:
-    train()
-    assert "has not called step yet" in reason(find)
+def test_what_is_left_for_a_rank_is_its_agent(find, train) -> None:
+    train(environ={"LOCAL_RANK": "0"})
+    assert "see the log below its MSMONITOR_LOG_PATH" in reason(find)
+
+
+def test_what_inherited_the_mark_of_a_rank_is_its_worker(find, train) -> None:
+    environ = dict(RANK)
+    ranks.mark(environ)
+    train(environ=environ)
+    assert find(processes.unregistered).level is Level.OK
 
 
 def test_an_environment_that_is_closed_is_said(place, find, train) -> None:
