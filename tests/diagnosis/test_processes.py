@@ -145,6 +145,7 @@ def test_what_is_left_for_a_rank_is_its_agent(find, train) -> None:
 def test_what_inherited_the_mark_of_a_rank_is_its_worker(find, train) -> None:
     environ = dict(RANK)
     ranks.mark(environ)
+    environ[ranks.MARK] = "400:" + environ[ranks.MARK].partition(":")[2]
     train(environ=environ)
     assert find(processes.unregistered).level is Level.OK
 
