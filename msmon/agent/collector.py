@@ -239,7 +239,7 @@ class Collector:
         self._problem = ""
         self._session = session
         self._phase = "monitoring"
-        kinds = format_kinds(settings.active_kinds)
+        kinds = format_kinds(session.recorded_kinds)
         self._log.write(f"session {session.session_id} started: {kinds}")
         return self._answer(session, f"monitoring started: {kinds}")
 

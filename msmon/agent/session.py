@@ -17,6 +17,7 @@ from msmon.agent.recorder import CALL_ERRORS, Recorder
 from msmon.agent.uplink import Uplink
 from msmon.errors import CommandRefused
 from msmon.filtering import RecordFilter
+from msmon.kinds import ActivityKind
 from msmon.records import Batch
 from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd
 from msmon.statistics import WindowStatistics
@@ -94,6 +95,12 @@ class MonitoringSession:
         self._uplink.open(self.session_id, self.settings.as_fields(), self._recorder.start_ns)
 
     @property
+    def recorded_kinds(self) -> frozenset[ActivityKind]:
+        """The kinds in force that MSPTI does record."""
+        kinds = self.settings.active_kinds
+        return frozenset(kind for kind in kinds if kind.name not in self.unavailable_kinds)
+
+    @property
     def next_tick_s(self) -> float:
         """When :meth:`tick` is to be called next, on the monotonic clock."""
         next_s = time.monotonic() + self._tick_s
@@ -122,8 +129,8 @@ class MonitoringSession:
     def update(self, fields: Mapping[str, Any]) -> None:
         """Change the settings that ``fields`` mentions; all others stay.
 
-        What was recorded until now still counts by the old settings. Raises UsageError,
-        and then nothing has changed.
+        What was recorded until now still counts by the old settings. Raises UsageError, or
+        CommandRefused when none of the new kinds can be enabled; then nothing has changed.
         """
         new = self.settings.updated(fields)
         old = self.settings
@@ -134,9 +141,15 @@ class MonitoringSession:
         self._recorder.change_kinds(self._recorder.enabled_kinds & new.active_kinds)
         self._flush()
         self._take(self._recorder.batches())
+        unavailable = self._recorder.change_kinds(new.active_kinds)
+        if not self._recorder.enabled_kinds:
+            self.unavailable_kinds = self._recorder.change_kinds(old.active_kinds)
+            raise CommandRefused(
+                "no kind can be recorded, all stays as it is", _reasons(unavailable)
+            )
+        self.unavailable_kinds = unavailable
         if new.filter != old.filter:
             self._filter = RecordFilter(new.active_filter)
-        self.unavailable_kinds = self._recorder.change_kinds(new.active_kinds)
         if new.report_interval_s != old.report_interval_s:
             self._close_window()
         self._adopt(new)

@@ -37,11 +37,12 @@ def status_row(
     session_id = status.session_id or process.session_id
     stream = streams.get(session_id) if session_id else None
     counts = status.counts
+    alive = process.life == LIVE
     return {
         **identity_row(process),
-        "state": status.state if process.life == LIVE else process.life,
+        "state": status.state if alive else process.life,
         "session_id": status.session_id,
-        "settings": status.settings,
+        "settings": status.settings if alive else {},
         "received": counts.received,
         "kept": counts.kept,
         "untimed": counts.untimed,
@@ -53,7 +54,7 @@ def status_row(
         "cpu_s": status.cpu_s,
         "flush_age_s": status.flush_age_s,
         "unavailable_kinds": status.unavailable_kinds,
-        "stuck_in": status.stuck_in,
+        "stuck_in": status.stuck_in if alive else "",
         "library": status.library,
         "problem": _problem(status, stream),
         "trace": status.trace,

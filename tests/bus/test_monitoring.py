@@ -66,6 +66,16 @@ def test_a_process_that_does_not_answer_is_reported_in_time(daemon, agent, in_st
     assert "msptiActivityEnable(Kernel)" in reply.rows[0]["text"]
 
 
+def test_a_process_that_has_ended_is_neither_stuck_nor_set_to_anything(daemon, agent, in_state):
+    daemon.start()
+    one = agent(11)
+    one.status = Status("monitoring", settings={"kinds": "Kernel"}, stuck_in="msptiActivityEnable")
+    assert in_state(11, "monitoring")["stuck_in"]
+    one.end()
+    row = in_state(11, "lost")
+    assert (row["stuck_in"], row["settings"]) == ("", {})
+
+
 def test_no_match_has_four_different_answers(daemon, agent, in_state):
     daemon.start()
     nobody = daemon.command("stop")
