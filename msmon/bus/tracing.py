@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msmon.bus.authentication import Peer
@@ -28,6 +29,9 @@ MAX_TIMEOUT_S = 600.0
 LEADS_S = (1.0, 3.0, 9.0)
 """How far ahead the common first step is chosen: next value when a rank was faster."""
 MIN_LEAD_STEPS = 2
+SHORTEST_STEP_S = 0.0005
+"""Paces are taken as no faster, so that a wrong estimate costs seconds at most."""
+
 UNDO_LIMIT_S = 5.0
 
 _Answers = dict[str, Answer]
@@ -58,7 +62,7 @@ class Tracing:
 
     def _selected(self, selection: Selection, peer: Peer) -> Selected:
         """A local user who names no process means the own ones."""
-        known = self._registry.all()
+        known = self._registry.for_traces()
         if peer.role is Role.USER and selection == Selection():
             known = [process for process in known if peer.may_command(process.peer)]
         return select(selection, known, self._host, time.monotonic())
@@ -92,14 +96,18 @@ class Tracing:
     ) -> _Answers:
         """Start one trace of the ranks of a job, all with the same steps."""
         answers: _Answers = {}
-        common = fields["start_step"] == NEXT_STEP
+        # the steps of ranks behind a carrier are unknown; their framework knows "next" itself
+        common = fields["start_step"] == NEXT_STEP and not any(rank.carrier for rank in ranks)
         for lead_s in LEADS_S:
-            first = common_step(ranks, answers, fields, lead_s) if common else fields["start_step"]
+            first = (
+                common_step(reports.values(), fields, lead_s) if common else fields["start_step"]
+            )
             asked = {**fields, "start_step": first, "pause_monitor": request.pause_monitor}
             answers = await self._ask_all(ranks, "trace.start", asked, deadline_s)
             if not any(_has_passed(answer) for answer in answers.values()):
                 return answers
             await self._undo(ranks, answers)
+            reports = {key: report.after(answers[key]) for key, report in reports.items()}
             if not common or time.monotonic() >= deadline_s:
                 break
         return _explained(ranks, answers)
@@ -122,31 +130,41 @@ class Tracing:
         return {process.info.key: answer for process, answer in zip(processes, answers)}
 
 
-def common_step(
-    ranks: Sequence[Process], answers: _Answers, fields: dict[str, Any], lead_s: float
-) -> int:
+@dataclass(frozen=True)
+class _Report:
+    """The step that a rank last reported, when (monotonic), and its pace (0: unknown)."""
+
+    step: int
+    at_s: float
+    step_s: float
+
+    @classmethod
+    def of(cls, rank: Process) -> _Report:
+        status = rank.status or Status("unknown")
+        return cls(max(status.step, 0), rank.last_seen_s, float(status.trace.get("step_s", 0.0)))
+
+    def after(self, answer: Answer | None) -> _Report:
+        """Return the newer report that an answer is."""
+        now_s = time.monotonic()
+        if answer is None or answer.step <= self.step:
+            return self
+        pace_s = (now_s - self.at_s) / (answer.step - self.step)
+        return _Report(answer.step, now_s, self.step_s or pace_s)
+
+    def expected_step(self, lead_s: float) -> int:
+        """Return a step that is not reached within ``lead_s``, as far as can be told."""
+        ahead_s = time.monotonic() - self.at_s + lead_s
+        ahead = math.ceil(ahead_s / max(self.step_s, SHORTEST_STEP_S)) if self.step_s else 0
+        return self.step + max(MIN_LEAD_STEPS, ahead)
+
+
+def common_step(reports: Iterable[_Report], fields: dict[str, Any], lead_s: float) -> int:
     """Return a first step that every rank should reach no sooner than in ``lead_s``.
 
-    Estimated from the last status of each (its step, the age of that, and its pace) and from
-    the current step in ``answers`` to an earlier attempt. Where the trace must not start
-    before some moment, it is the step expected then.
+    Where the trace must not start before some moment, it is the step expected then.
     """
     lead_s = max(lead_s, fields["start_time_ms"] / 1000 - time.time() + lead_s)
-    now_s = time.monotonic()
-    steps = [_expected_step(rank, answers.get(rank.info.key), now_s, lead_s) for rank in ranks]
-    return max(steps) + int(fields["warmup"])
-
-
-def _expected_step(rank: Process, answer: Answer | None, now_s: float, lead_s: float) -> int:
-    status = rank.status or Status("unknown")
-    reported, silent_s = max(status.step, 0), now_s - rank.last_seen_s
-    step_s = float(status.trace.get("step_s", 0.0))
-    current, age_s = reported, silent_s
-    if answer is not None and answer.step > reported:
-        step_s = step_s or silent_s / (answer.step - reported)
-        current, age_s = answer.step, 0.0
-    ahead = math.ceil((age_s + lead_s) / step_s) if step_s > 0 else 0
-    return current + max(MIN_LEAD_STEPS, ahead)
+    return max(report.expected_step(lead_s) for report in reports) + int(fields["warmup"])
 
 
 def _checked(request: TraceRequest) -> dict[str, Any]:
