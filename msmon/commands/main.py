@@ -29,7 +29,6 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "run": Entry("msmon.commands.run", "run", "Start a job so that its ranks register."),
-    "run": Entry("msmon.commands.run", "run", "Start a job so that its ranks register."),
     "npu-monitor": Entry(
         "msmon.commands.npu_monitor", "npu_monitor", "Start, change and stop operator monitoring."
     ),
