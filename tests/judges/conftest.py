@@ -1,6 +1,7 @@
 """Simulated jobs as real processes, exported as DB, and msprof-analyze to read their files.
 
-``export_job(ranks)`` runs a daemon and ranks, monitors them, and returns the :class:`Job`.
+``export_job(ranks)`` runs a daemon and ranks, monitors them, and returns the
+:class:`ExportedJob`.
 ``msprof_analyze`` is the tool's command line: the program on the PATH or named by
 MSPROF_ANALYZE, as ``scripts/test --full`` does.
 """
@@ -11,33 +12,24 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from job import Job, Operators
 
 SLOW_RANK = 2
 SECONDS = 5.0
-DEADLINE_S = 40.0
 KINDS = "Kernel,API,NodeAPI,AclAPI,RuntimeAPI,Communication,Marker"
 GROUPS = {"tensor_parallel_group": "tp", "data_parallel_group": "dp"}
 """Communicators of the simulated job and their parallel dimension."""
 
 _PROGRAM = shutil.which(os.environ.get("MSPROF_ANALYZE", "msprof-analyze"))
-_RANK = """
-import time, msmon
-msmon.init()
-while True:
-    time.sleep(0.1)
-    msmon.step()
-"""
 
 
 class Query(Protocol):
@@ -53,21 +45,20 @@ def query(database: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExportedJob:
     """A finished job: its databases, and what each rank's simulation says it recorded."""
 
     ranks: int
     directory: Path
-    ledgers: list[dict[str, Any]]
-    """Per rank: "emitted" (kind → records), "operators" (kind, name, count, total_ns)."""
+    operators: Sequence[Operators]
 
     def recorded(self, *kinds: str) -> dict[tuple[int, str], tuple[int, int]]:
-        """Return (rank, name) → (count, total ns) of all records of these kinds."""
+        """Return (rank, name) → (count, total ns) of all named records of these kinds."""
         return {
-            (rank, row["name"]): (row["count"], row["total_ns"])
-            for rank, ledger in enumerate(self.ledgers)
-            for row in ledger["operators"]
-            if row["kind"] in kinds
+            (rank, name): totals
+            for rank, operators in enumerate(self.operators)
+            for (kind, name), totals in operators.items()
+            if kind in kinds and name
         }
 
     def exported(self, sql: str) -> list[tuple[Any, ...]]:
@@ -77,78 +68,6 @@ class Job:
             for path in sorted(self.directory.glob("*.db"))
             for row in query(path, sql)
         ]
-
-
-class _Processes:
-    """The daemon and the ranks of one job, in a directory of their own."""
-
-    def __init__(self, directory: Path, ranks: int) -> None:
-        self._ranks = ranks
-        self.exports = directory / "db"
-        self._directory = directory
-        self._environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("MSMON")},
-            "MSMON_RUNTIME_DIR": str(directory / "run"),
-            "MSMON_KEYS_DIR": str(directory / "keys"),
-            "MSMONITOR_LOG_PATH": str(directory),
-            "MSMON_SIMULATE": (
-                f"rate=3000,slow_rank={SLOW_RANK},slow_link=8,ledger={directory}/ledger-{{rank}}"
-            ),
-        }
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def run(self) -> list[dict[str, Any]]:
-        """Monitor the job for some seconds; returns the ledgers."""
-        try:
-            self._start("-m", "msmon.commands.daemon")
-            for rank in range(self._ranks):
-                self._start("-c", _RANK, rank=rank)
-            self._await_ranks()
-            options = ("--kind", KINDS, "--report-interval-s", "1", "--export-type", "DB")
-            self._msmon("npu-monitor", "start", "--log-file", str(self.exports), *options)
-            time.sleep(SECONDS)
-            self._msmon("npu-monitor", "stop")
-        finally:
-            for process in self._started:
-                process.send_signal(signal.SIGTERM)
-            for process in self._started:
-                process.wait(DEADLINE_S)
-        paths = [self._directory / f"ledger-{rank}" for rank in range(self._ranks)]
-        return [json.loads(path.read_text()) for path in paths]
-
-    def _start(self, *arguments: str, rank: int | None = None) -> None:
-        environ = dict(self._environ)
-        if rank is not None:
-            environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._ranks)}
-        self._started.append(
-            subprocess.Popen(
-                [sys.executable, *arguments],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        )
-
-    def _await_ranks(self) -> None:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while True:
-            answer = self._msmon("status", "--json", check=False)
-            if answer.returncode == 0 and len(json.loads(answer.stdout)["rows"]) == self._ranks:
-                return
-            assert time.monotonic() < deadline_s, answer.stdout + answer.stderr
-            time.sleep(0.2)
-
-    def _msmon(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        answer = subprocess.run(
-            [sys.executable, "-m", "msmon.commands.main", *arguments],
-            env=self._environ,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert not check or answer.returncode == 0, answer.stdout + answer.stderr
-        return answer
 
 
 def _add_parallel_groups(database: Path, ranks: int) -> None:
@@ -163,22 +82,30 @@ def _add_parallel_groups(database: Path, ranks: int) -> None:
         )
 
 
+def _export(directory: Path, ranks: int) -> ExportedJob:
+    """Monitor a job for some seconds and export it as DB."""
+    exports = directory / "db"
+    simulation = f"rate=3000,slow_rank={SLOW_RANK},slow_link=8"
+    options = ("--kind", KINDS, "--report-interval-s", "1", "--export-type", "DB")
+    with Job(directory, ranks, simulation) as job:
+        job.start_daemon()
+        job.start_ranks()
+        started = job.msmon("npu-monitor", "start", "--log-file", str(exports), *options)
+        assert started.returncode == 0, started.stdout + started.stderr
+        time.sleep(SECONDS)
+        stopped = job.msmon("npu-monitor", "stop")
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+        job.end_ranks()
+        job.end_daemon()
+    for database in exports.glob("*.db"):
+        _add_parallel_groups(database, ranks)
+    return ExportedJob(ranks, exports, [rank.recorded_so_far() for rank in job.ranks])
+
+
 @pytest.fixture(scope="session")
-def export_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Job]:
-    """Return a function that runs a job of so many ranks; each size runs once."""
-    jobs: dict[int, Job] = {}
-
-    def job(ranks: int) -> Job:
-        if ranks not in jobs:
-            directory = tmp_path_factory.mktemp("job")
-            processes = _Processes(directory, ranks)
-            ledgers = processes.run()
-            for database in processes.exports.glob("*.db"):
-                _add_parallel_groups(database, ranks)
-            jobs[ranks] = Job(ranks, processes.exports, ledgers)
-        return jobs[ranks]
-
-    return job
+def export_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], ExportedJob]:
+    """Return a function that runs a job of so many ranks."""
+    return lambda ranks: _export(tmp_path_factory.mktemp("job"), ranks)
 
 
 @pytest.fixture(scope="session")
