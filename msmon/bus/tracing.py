@@ -96,6 +96,7 @@ class Tracing:
     ) -> _Answers:
         """Start one trace of the ranks of a job, all with the same steps."""
         answers: _Answers = {}
+        reports = {rank.info.key: _Report.of(rank) for rank in ranks}
         # the steps of ranks behind a carrier are unknown; their framework knows "next" itself
         common = fields["start_step"] == NEXT_STEP and not any(rank.carrier for rank in ranks)
         for lead_s in LEADS_S:
