@@ -35,20 +35,22 @@ class AllowList:
         self._directory = keys_directory / CLIENTS_DIRECTORY
         self._stamp: tuple[object, ...] = ()
         self._keys: dict[str, AllowedKey] = {}
+        self.changes = 0
+        """How often ``refresh`` found something new."""
 
     def get(self, public_key: str) -> AllowedKey | None:
         """Return the entry of a Z85 public key, or None when it isn't allowed."""
         return self._keys.get(public_key)
 
-    def refresh(self) -> bool:
-        """Read the files again if any was added, changed or removed; return whether one was."""
+    def refresh(self) -> None:
+        """Read the files again if any was added, changed or removed."""
         try:
             files = key_files(self._directory)
             stamp = tuple((path, path.stat().st_mtime_ns, path.stat().st_ino) for path in files)
         except OSError:
             files, stamp = [], ()
         if stamp == self._stamp:
-            return False
+            return
         self._stamp = stamp
         allowed: dict[str, AllowedKey] = {}
         for path in files:
@@ -59,7 +61,7 @@ class AllowList:
             else:
                 allowed[entry.public] = entry
         self._keys = allowed
-        return True
+        self.changes += 1
 
 
 def key_files(directory: Path) -> list[Path]:

@@ -7,6 +7,7 @@ remote ones by their CURVE key, which must be on the allow-list.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from msmon.bus.allow_list import AllowList
+from msmon.bus.allow_list import AllowList, fingerprint
+from msmon.bus.limited_log import LimitedLog
 from msmon.bus.messages import Message
 from msmon.bus.roles import ROLES_FOR, Role
+
+_log = logging.getLogger(__name__)
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
@@ -59,6 +63,7 @@ class Authenticator:
         self.allow_list = allow_list
         self._local_users = local_users
         self._insecure = insecure
+        self._limited = LimitedLog(_log)
         self._own_uid = os.geteuid()
         self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -71,10 +76,16 @@ class Authenticator:
             request_id = frames[1] if len(frames) > 1 else b""
             peer = self._peer_asking(frames)
             if peer is None:
+                self._limited.warning("connection refused: %s", _who(frames))
                 reply = (_DENIED, b"not allowed", b"")
             else:
                 reply = (_ALLOWED, b"OK", peer.credential.encode())
             self.socket.send_multipart([_ZAP_VERSION, request_id, *reply, b""])
+
+    @property
+    def refused_count(self) -> int:
+        """Connections refused so far."""
+        return self._limited.count
 
     def _peer_asking(self, frames: list[bytes]) -> Peer | None:
         if len(frames) < 6 or frames[0] != _ZAP_VERSION:
@@ -115,3 +126,13 @@ class Authenticator:
     def close(self) -> None:
         """Close the ZAP socket; no connection is accepted from now on."""
         self.socket.close()
+
+
+def _who(frames: list[bytes]) -> str:
+    """Return who asks, for the log: the address, and the key of a remote one."""
+    address = frames[3].decode("ascii", "replace") if len(frames) > 3 else "?"
+    if address.startswith("localhost:"):
+        return f"local user {address} may not connect"
+    if len(frames) < 7:
+        return f"{address} shows no key"
+    return f"the key {fingerprint(z85.encode(frames[6]).decode())} of {address} is not allowed"

@@ -12,22 +12,24 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import zmq
 
 from msmon import __version__
 from msmon.bus import messages
 from msmon.bus.approvals import Approvals
+from msmon.bus.audit import AuditLog, CommandRequest
 from msmon.bus.authentication import Authenticator, Peer
 from msmon.bus.codec import MAX_FRAMES, Envelope, decode, encode, message_id_of
 from msmon.bus.commanding import Commander
+from msmon.bus.connections import PRICES, REFUSED_PRICE, Connection, Connections
 from msmon.bus.limited_log import LimitedLog
 from msmon.bus.messages import Message, Refused, Reply, Welcome
 from msmon.bus.monitoring import Monitoring
 from msmon.bus.outputs import OnCommit, Outputs
 from msmon.bus.registry import Process, Registry
-from msmon.bus.roles import REGISTERS
+from msmon.bus.roles import COMMANDS, REGISTERS
 from msmon.bus.rows import status_row
 from msmon.bus.selection import matches, select
 from msmon.bus.streams import STREAM_TYPES, Streams
@@ -36,17 +38,17 @@ from msmon.bus.tracing import Tracing
 from msmon.errors import CommandRefused, MsmonError
 
 _log = logging.getLogger(__name__)
-_audit = logging.getLogger("msmon.audit")
 
 FROM_AGENTS = (*STREAM_TYPES, messages.Status, messages.Answer, messages.Goodbye)
-
-_Request = Union[messages.MonitorRequest, messages.TraceRequest]
 
 _MESSAGES_PER_TURN = 100
 """Messages taken before other events of the loop get their turn."""
 _MAX_REQUESTS = 256
 """Commands that may wait for agents at the same time."""
 _OUTPUTS_CLOSE_S = 4.0
+NO_LONGER_ALLOWED = "this key or user is no longer allowed"
+_LAST_WORDS_S = 0.2
+"""For a refusal to reach its peer before the connection is closed."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,22 @@ class Broker:
         authenticator: Authenticator,
         outputs: Callable[[OnCommit], Outputs],
         approvals: Approvals,
+        audit: AuditLog,
         facts: DaemonFacts,
         timing: Timing,
     ) -> None:
         self._router = router
         self._authenticator = authenticator
+        self._audit = audit
         self._facts = facts
         self._timing = timing
         self._loop = asyncio.get_running_loop()
         self._limited = LimitedLog(_log)
+        self._connections = Connections(router, self._limited, time.monotonic())
+        self._allow_list_changes = 0
         self._receive_due = False
         self._requests: set[asyncio.Task[None]] = set()
-        self._refreshing: asyncio.Future[bool] | None = None
+        self._refreshing: asyncio.Future[None] | None = None
         self._outputs = outputs(self._committed)
         self._registry = Registry(timing.lost_after_s, timing.keep_gone_s)
         self._streams = Streams(
@@ -103,6 +109,7 @@ class Broker:
         zap = self._authenticator.socket
         self._loop.add_reader(zap.FD, self._authenticator.answer_requests)
         self._loop.add_reader(self._router.FD, self._receive)
+        self._loop.add_reader(self._connections.socket.FD, self._connections.take_events)
         self._loop.call_soon(self._authenticator.answer_requests)
         self._loop.call_soon(self._receive)
         self._check()
@@ -112,10 +119,13 @@ class Broker:
         self._check_handle.cancel()
         self._loop.remove_reader(self._router.FD)
         self._loop.remove_reader(self._authenticator.socket.FD)
+        self._loop.remove_reader(self._connections.socket.FD)
+        self._connections.close()
         for request in self._requests:
             request.cancel()
         self._streams.close_lost()
         await self._loop.run_in_executor(None, self._outputs.close, _OUTPUTS_CLOSE_S)
+        await self._loop.run_in_executor(None, self._audit.close)
         await asyncio.sleep(0)  # the acknowledgements of the last commit
 
     # --- receiving ------------------------------------------------------------------
@@ -142,44 +152,63 @@ class Broker:
     def _handle(self, frames: list[zmq.Frame]) -> None:
         route = frames[0].bytes
         body = [frame.bytes for frame in frames[1 : MAX_FRAMES + 2]]  # one more than allowed
-        peer = self._peer_of(frames[-1])
+        connection = self._connection_of(route, frames[-1])
+        if connection.ended:
+            return
+        peer = self._authenticator.peer(connection.address, connection.credential)
         if peer is None:
-            self._refuse(route, body, CommandRefused("this key or user is no longer allowed"), "?")
+            self._refuse(connection, body, CommandRefused(NO_LONGER_ALLOWED), "?")
+            self._loop.call_later(_LAST_WORDS_S, self._hang_up_revoked)
             return
         try:
             envelope = decode(body, sender="the sender", receiver="the daemon")
             if not peer.may_send(type(envelope.message)):
-                raise CommandRefused(
-                    f"{peer.name} has the role {peer.role.value}, which may not send "
-                    f"{envelope.message.TYPE!r}"
-                )
-            self._act(route, peer, envelope)
+                raise self._forbidden(peer, envelope.message)
+            self._charge(connection, PRICES.get(type(envelope.message), 0.0), peer.name)
+            self._act(connection, peer, envelope)
         except MsmonError as error:
-            self._refuse(route, body, error, peer.name)
+            self._refuse(connection, body, error, peer.name)
+            self._charge(connection, REFUSED_PRICE, peer.name)
 
-    def _peer_of(self, frame: zmq.Frame) -> Peer | None:
+    def _connection_of(self, route: bytes, frame: zmq.Frame) -> Connection:
         try:
-            address, credential = frame.get("Peer-Address"), frame.get("User-Id")
+            address, credential = str(frame.get("Peer-Address")), str(frame.get("User-Id"))
         except (zmq.ZMQError, KeyError):  # properties that a connection without ZAP lacks
-            return None
-        return self._authenticator.peer(str(address), str(credential))
+            address = credential = ""
+        return self._connections.heard(route, frame, address, credential, time.monotonic())
 
-    def _refuse(self, route: bytes, body: list[bytes], error: MsmonError, sender: str) -> None:
-        self._limited.warning("message from %s refused: %s", sender, error.message)
-        self._send(route, Refused(error.message, error.next_step), message_id_of(body))
+    def _forbidden(self, peer: Peer, message: Message) -> CommandRefused:
+        error = CommandRefused(
+            f"{peer.name} has the role {peer.role.value}, which may not send {message.TYPE!r}"
+        )
+        if isinstance(message, COMMANDS):
+            self._audit.note(peer, message, Refused(error.message))
+        return error
+
+    def _charge(self, connection: Connection, price: float, name: str) -> None:
+        if price and not connection.spend(price, time.monotonic()):
+            self._connections.hang_up(connection, f"{name} sends too much")
+
+    def _refuse(
+        self, connection: Connection, body: list[bytes], error: MsmonError, sender: str
+    ) -> None:
+        if not connection.logged:
+            connection.logged = True
+            self._limited.warning("message from %s refused: %s", sender, error.message)
+        self._send(connection.route, Refused(error.message, error.next_step), message_id_of(body))
 
     # --- acting -----------------------------------------------------------------------
 
-    def _act(self, route: bytes, peer: Peer, envelope: Envelope) -> None:
-        message, message_id = envelope.message, envelope.message_id
+    def _act(self, connection: Connection, peer: Peer, envelope: Envelope) -> None:
+        route, message, message_id = connection.route, envelope.message, envelope.message_id
         if isinstance(message, messages.Hello):
             self._greet(route, peer, message, message_id)
         elif isinstance(message, messages.StatusRequest):
             self._send(route, self._status(message), message_id)
         elif isinstance(message, messages.VersionRequest):
             self._send(route, Reply("ok", daemon=self._daemon_row()), message_id)
-        elif isinstance(message, (messages.MonitorRequest, messages.TraceRequest)):
-            self._begin_request(route, peer, message, message_id)
+        elif isinstance(message, COMMANDS):
+            self._begin_request(connection, peer, message, message_id)
         elif isinstance(message, FROM_AGENTS):
             self._act_for_agent(route, envelope)
         else:
@@ -219,29 +248,34 @@ class Broker:
         welcome = Welcome(__version__, self._facts.host, self._facts.pid, self._timing.heartbeat_s)
         self._send(route, welcome, message_id)
 
-    def _begin_request(self, route: bytes, peer: Peer, request: _Request, message_id: str) -> None:
+    def _begin_request(
+        self, connection: Connection, peer: Peer, request: CommandRequest, message_id: str
+    ) -> None:
         if len(self._requests) >= _MAX_REQUESTS:
             raise CommandRefused("the daemon is busy with other commands", "try again")
-        task = self._loop.create_task(self._carry_out(route, peer, request, message_id))
+        task = self._loop.create_task(self._carry_out(connection, peer, request, message_id))
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
     async def _carry_out(
-        self, route: bytes, peer: Peer, request: _Request, message_id: str
+        self, connection: Connection, peer: Peer, request: CommandRequest, message_id: str
     ) -> None:
-        answer: Message
+        answer: Reply | Refused
+        connection.waiting += 1
         try:
             if isinstance(request, messages.TraceRequest):
                 answer = await self._tracing.carry_out(request, peer)
             else:
                 answer = await self._monitoring.carry_out(request, peer)
         except MsmonError as error:
-            _audit.info("%s asked for %r: refused: %s", peer.name, request.action, error.message)
             answer = Refused(error.message, error.next_step)
         except Exception:  # noqa: BLE001 - the caller gets an answer whatever happens
             self._limited.exception("a command could not be carried out")
             answer = Refused("the daemon failed to carry this out", "its log says why")
-        self._send(route, answer, message_id)
+        finally:
+            connection.waiting -= 1
+        self._audit.note(peer, request, answer)
+        self._send(connection.route, answer, message_id)
 
     def _status(self, request: messages.StatusRequest) -> Reply:
         known = self._registry.all()
@@ -266,6 +300,7 @@ class Broker:
             "listens": list(self._facts.listens),
             "sinks": self._outputs.status(),
             "refused_messages": self._limited.count,
+            "refused_connections": self._authenticator.refused_count,
         }
 
     # --- sending ------------------------------------------------------------------------
@@ -309,6 +344,16 @@ class Broker:
             _log.warning("%s is lost: silent for %.0f s", process.label, self._timing.lost_after_s)
             self._commander.gone(process)
         self._streams.expire(now_s)
+        self._connections.check(now_s)
+        if self._allow_list_changes != self._authenticator.allow_list.changes:
+            self._hang_up_revoked()
         if self._refreshing is None or self._refreshing.done():
             refresh = self._authenticator.allow_list.refresh
             self._refreshing = self._loop.run_in_executor(None, refresh)
+
+    def _hang_up_revoked(self) -> None:
+        """Close the connections of those that may not have one any more."""
+        self._allow_list_changes = self._authenticator.allow_list.changes
+        self._connections.hang_up_unless(
+            lambda address, credential: self._authenticator.peer(address, credential) is not None
+        )

@@ -24,6 +24,7 @@ import zmq
 from msmon.bus import sockets
 from msmon.bus.allow_list import AllowList
 from msmon.bus.approvals import Approvals
+from msmon.bus.audit import AuditLog
 from msmon.bus.authentication import Authenticator
 from msmon.bus.broker import Broker, DaemonFacts
 from msmon.bus.keys import KeyPair, load_credential, load_or_create_server_keys
@@ -46,6 +47,7 @@ class DaemonSettings:
 
     runtime_directory: Path
     keys_directory: Path
+    state_directory: Path
     listens: tuple[str, ...] = ()
     insecure: bool = False
     access: LocalAccess = field(default_factory=LocalAccess)
@@ -101,7 +103,8 @@ async def _serve_in(
         router = sockets.bind(context, keys, urls)
     facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
     approvals = Approvals(settings.keys_directory)
-    broker = Broker(router, authenticator, outputs, approvals, facts, settings.timing)
+    audit = AuditLog(settings.state_directory)
+    broker = Broker(router, authenticator, outputs, approvals, audit, facts, settings.timing)
     try:
         broker.start()
         runtime.publish(keys.public if keys else None)

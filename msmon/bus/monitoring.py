@@ -7,7 +7,6 @@ process, when all have answered or the request's time is over.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from typing import Any
@@ -25,8 +24,6 @@ from msmon.bus.streams import Streams
 from msmon.errors import MsmonError, UsageError
 from msmon.options import MONITOR_OPTION, check_fields
 from msmon.sessions import MonitorSettings
-
-_audit = logging.getLogger("msmon.audit")
 
 ACTIONS = ("start", "update", "stop")
 MAX_TIMEOUT_S = 600.0
@@ -65,19 +62,8 @@ class Monitoring:
                 for process in selected.processes
             ]
             rows = [*await asyncio.gather(*commands), *rows]
-            reply = Reply(_outcome(rows), rows=rows)
-        else:
-            reply = Reply(selected.outcome, selected.text, selected.next_step, rows)
-        _audit.info(
-            "%s asked for npu-monitor %s %s of %s: %s %s",
-            peer.name,
-            request.action,
-            fields,
-            request.selection,
-            reply.outcome,
-            "; ".join(f"{row.get('pid')}: {row.get('ok')}" for row in rows),
-        )
-        return reply
+            return Reply(_outcome(rows), rows=rows)
+        return Reply(selected.outcome, selected.text, selected.next_step, rows)
 
     async def _checked(self, request: MonitorRequest, peer: Peer) -> tuple[dict[str, Any], str]:
         """Return the fields to send, and the export directory if one is asked for."""

@@ -49,5 +49,5 @@ ROLES_FOR: dict[type[Message], frozenset[Role]] = {
 REGISTERS = _PUSHES
 """Who may say hello for a process."""
 
-COMMANDS = frozenset({messages.MonitorRequest, messages.TraceRequest})
+COMMANDS = (messages.MonitorRequest, messages.TraceRequest)
 """Messages that change something in processes; each one is in the audit log."""

@@ -23,7 +23,9 @@ ZAP_DOMAIN = "msmon"
 
 _SEND_QUEUE_MESSAGES = 1000
 _RECEIVE_QUEUE_MESSAGES = 64
-"""Per connection, so that one sender can't fill the receiver's memory."""
+"""Per connection, so that one sender can't fill the daemon's memory. The connecting side,
+which trusts the daemon, has no limit: libzmq 4.3.5 aborts the process, which may be a
+training job, when a ping is due on a broken connection whose receive queue is full."""
 _PING_MS = 4_000
 _PING_LOST_MS = 10_000
 """Only the connecting side pings; the other side hangs up when that stops."""
@@ -71,6 +73,7 @@ def connect(
     require_headroom()
     dealer: zmq.Socket[Any] = context.socket(zmq.DEALER)
     _set_common(dealer)
+    dealer.setsockopt(zmq.RCVHWM, 0)  # see _RECEIVE_QUEUE_MESSAGES
     dealer.setsockopt(zmq.IMMEDIATE, 1)
     dealer.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
     dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PING_LOST_MS)

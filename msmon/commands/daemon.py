@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import msmon
+from msmon.bus.audit import state_directory
 from msmon.bus.daemon import DaemonSettings, Surface, serve
 from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
 from msmon.bus.keys import keys_directory
@@ -139,6 +140,7 @@ def _daemon_settings(settings: Settings) -> DaemonSettings:
     return DaemonSettings(
         runtime_directory=Path(value["runtime_dir"] or runtime_directory(os.environ)).absolute(),
         keys_directory=Path(value["keys"] or keys_directory(os.environ)).absolute(),
+        state_directory=state_directory(os.environ),
         listens=tuple(
             listen_url(*parse_listen(text), value["insecure"], value["insecure_anywhere"])
             for text in value["listen"]

@@ -202,9 +202,9 @@ def test_rubbish_costs_only_its_sender(daemon, agent, until):
     daemon.start()
     one, fool = agent(11), agent(12)
     for frames in ([b""], [b"GET / HTTP/1.1"], [b"\xc1", b"x"], [b"\x91" * 60_000]):
-        for _ in range(50):
+        for _ in range(10):
             fool.send_frames(frames)
-    until(lambda: len(fool.got(Refused)) == 200, "every piece is refused")
+    until(lambda: len(fool.got(Refused)) == 40, "every piece is refused")
     assert daemon.row(11)["state"] == "idle"
     assert not one.got(Refused)
-    assert len(daemon.log.read_text().splitlines()) < 20
+    assert daemon.log.read_text().count("refused") == 1

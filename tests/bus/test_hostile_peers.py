@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -125,3 +127,35 @@ def test_connections_that_are_no_zeromq(daemon, agent, said):
         stranger.close()
     assert honest.welcomes == 1
     assert daemon.process.poll() is None
+
+
+UNREAD = """
+import sys, time, zmq
+from msmon.bus import sockets
+from msmon.bus.codec import encode
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import VersionRequest
+import os
+sockets._PING_MS = 50
+dealer, watch = sockets.connect(zmq.Context(), local_endpoint(os.environ))
+for _ in range(300):
+    dealer.send_multipart(encode(VersionRequest(), "1"))
+print("sent", flush=True)
+sys.stdin.read()
+time.sleep(0.3)
+"""
+
+
+def test_answers_that_nobody_reads_do_not_abort_the_process_when_the_daemon_dies(daemon):
+    daemon.start()
+    peer = subprocess.Popen(
+        [sys.executable, "-c", UNREAD],
+        env=daemon.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert peer.stdout.readline() == b"sent\n"
+    daemon.row(0)  # served after what the peer has asked
+    daemon.kill()
+    peer.communicate()
+    assert peer.returncode == 0
