@@ -203,6 +203,11 @@ def start_if_rank() -> None:
         _start({})
 
 
+def current_agent() -> Agent | None:
+    """Return the agent of this process, if there is one."""
+    return _agent
+
+
 def agent_of_rank() -> Agent | None:
     """Return the agent, which is started now if this process is a rank; see start_if_rank."""
     if _agent is None:

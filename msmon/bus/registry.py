@@ -70,19 +70,32 @@ class Registry:
         known = self._by_key.values()
         return sorted((item for item in known if self._is_needed(item)), key=order)
 
+    def for_traces(self) -> list[Process]:
+        """Return all processes as :meth:`all` does, without carriers of launches with an agent.
+
+        The framework's own trace starts in all ranks that the carrier reaches, and would meet
+        the trace of an agent there.
+        """
+        return [item for item in self.all() if not item.carrier or not self._agents_beside(item)]
+
     def _is_needed(self, process: Process) -> bool:
+        """Whether commands for a process must go to it: always, unless it is a carrier."""
         if not process.carrier:
             return True
-        info = process.info
-        agents = [item.info for item in self._by_key.values() if not item.carrier]
-        if info.key not in {agent.key for agent in agents}:
-            return True
-        launched = [
+        agents = self._agents_beside(process)
+        known = any(agent.key == process.info.key for agent in agents)
+        return not known or len(agents) < process.info.local_world_size
+
+    def _agents_beside(self, carrier: Process) -> list[ProcessInfo]:
+        """Return the ranks of a carrier's launch on its host that have an agent, or had one."""
+        own = carrier.info
+        agents = (item.info for item in self._by_key.values() if not item.carrier)
+        return [
             agent
             for agent in agents
-            if agent.launch and (agent.host, agent.launch) == (info.host, info.launch)
+            if agent.key == own.key
+            or (own.launch and (agent.host, agent.launch) == (own.host, own.launch))
         ]
-        return 0 < len(launched) < info.local_world_size
 
     def live(self) -> list[Process]:
         """Return the processes that can be commanded."""

@@ -110,7 +110,9 @@ class DynamicMonitorProxy:
             if state == UNINITIALIZED:
                 carrier.leave()
             return
-        agent = lifecycle.agent_of_rank()
+        agent = (
+            lifecycle.current_agent()
+        )  # none is started: that would cut other ranks off their carrier
         if agent is not None:
             agent.note_framework_trace(
                 {

@@ -109,3 +109,37 @@ def test_the_uid_is_the_kernels_where_there_is_one(registry):
     local = registry.register(info(11, uid=0), OTHER, b"a", "1", 0.0)
     remote = registry.register(info(12, uid=7), REMOTE, b"b", "1", 0.0)
     assert (local.info.uid, remote.info.uid) == (1000, 7)
+
+
+def rank(number: int, launch: str = "a") -> ProcessInfo:
+    return ProcessInfo("host", 100 + number, 1, rank=number, launch=launch, local_world_size=2)
+
+
+def hello(registry: Registry, info: ProcessInfo, route: bytes, carrier: bool = False) -> None:
+    registry.register(info, OWN, route, "1", 0.0, carrier=carrier)
+
+
+def shown(processes) -> list[tuple[int, bool]]:
+    return [(process.info.rank, process.carrier) for process in processes]
+
+
+def test_a_carrier_stands_for_ranks_until_all_have_an_agent(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    assert shown(registry.all()) == shown(registry.for_traces()) == [(0, True)]
+    hello(registry, rank(1), b"1")
+    assert shown(registry.all()) == [(0, True), (1, False)]
+    assert shown(registry.for_traces()) == [(1, False)]
+    hello(registry, rank(0), b"0")
+    assert shown(registry.all()) == [(0, False), (1, False)]
+
+
+def test_agents_of_another_launch_do_not_count(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    hello(registry, rank(1, "b"), b"1")
+    assert (0, True) in shown(registry.for_traces())
+
+
+def test_a_carrier_that_leaves_is_forgotten(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    registry.goodbye(registry.all()[0], 1.0)
+    assert registry.all() == []
