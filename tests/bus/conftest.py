@@ -121,7 +121,7 @@ class Daemon:
         self.start(*self.arguments)
 
     def endpoint(self) -> Endpoint:
-        return local_endpoint(self.environ)
+        return local_endpoint(self.environ, "--insecure" in self.arguments)
 
     def ask(self, message: Message, timeout_s: float = 5.0) -> Reply:
         with Client(self.endpoint(), timeout_s) as client:

@@ -70,7 +70,7 @@ def test_insecure_on_the_clients_side_only(daemon):
 def test_insecure_on_the_daemons_side_only(daemon):
     daemon.start("--insecure")
     with pytest.raises(BusError, match=r"public key .* is missing") as caught:
-        daemon.endpoint()
+        local_endpoint(daemon.environ)
     assert "--insecure" in caught.value.next_step
     pair = KeyPair.generate()
     error = failure(Endpoint(f"ipc://{daemon.runtime / 'daemon.sock'}", pair.public, pair))
