@@ -15,6 +15,7 @@ _EXPORTS = {
     "ActivityKind": "msmon.kinds",
     "Monitor": "msmon.agent.monitor",
     "init": "msmon.agent",
+    "mindspore_callback": "msmon.agent.tracing.mindspore_steps",
     "set_step": "msmon.agent",
     "shutdown": "msmon.agent",
     "step": "msmon.agent",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msmon.agent.losses import LossReports
+from msmon.agent.parallel_groups import parallel_group_info
 from msmon.agent.recorder import CALL_ERRORS, Recorder
 from msmon.agent.uplink import Uplink
 from msmon.errors import CommandRefused
@@ -35,6 +36,9 @@ _BUSY_BUFFERS = 3
 """This many buffers in one tick: come back sooner."""
 
 _CLOCK_JUMP_NS = 1_000_000_000
+
+GROUPS_INTERVAL_S = 5.0
+"""Time between two looks for new parallel groups; the first is at the first tick."""
 
 PAUSED = "paused"
 """Stage of the gap that a pause leaves: nothing was recorded, so nothing was dropped."""
@@ -70,6 +74,8 @@ class MonitoringSession:
         self._paused_s: float | None = None
         self.flushed_monotonic_s: float | None = None
         """When MSPTI last returned from a flush."""
+        self._groups = ""
+        self._next_groups_s = 0.0
         self._drops_before: Drops = {}
         """Records lost before the last pause; the recorder begins at 0 after it."""
 
@@ -125,6 +131,7 @@ class MonitoringSession:
         self._take(self._recorder.batches())
         if window_over:
             self._close_window()
+        self._note_groups()
 
     def update(self, fields: Mapping[str, Any]) -> None:
         """Change the settings that ``fields`` mentions; all others stay.
@@ -194,6 +201,8 @@ class MonitoringSession:
 
     def stop(self, reason: str) -> None:
         """End the recording and deliver all that it holds."""
+        self._next_groups_s = 0.0
+        self._note_groups()
         if self.paused:
             self._report_pause()
             self._close(reason)
@@ -288,6 +297,17 @@ class MonitoringSession:
 
     def _wall_ns(self, monotonic_s: float) -> int:
         return self._anchor_ns + int(monotonic_s * 1e9)
+
+    def _note_groups(self) -> None:
+        """Send the parallel groups early and again when they have changed."""
+        now_s = time.monotonic()
+        if now_s < self._next_groups_s:
+            return
+        self._next_groups_s = now_s + GROUPS_INTERVAL_S
+        groups = parallel_group_info()
+        if groups and groups != self._groups:
+            self._groups = groups
+            self._uplink.put_note(self.session_id, "parallel_group_info", groups)
 
     def _note_clock_jump(self, now_s: float) -> None:
         """Follow the wall clock when somebody has set it, and say so."""

@@ -307,7 +307,7 @@ class Tracer:
             return
         ahead = run.first - run.plan.warmup - self._steps.count if run.first >= 0 else 0
         lead_s = ahead * self._steps.step_s
-        if ahead <= PAUSE_LEAD_STEPS or lead_s <= PAUSE_LEAD_S:
+        if ahead <= PAUSE_LEAD_STEPS or 0 < lead_s <= PAUSE_LEAD_S:
             run.pause_asked = True
             self._on_pause()
 

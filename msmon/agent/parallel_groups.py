@@ -1,0 +1,82 @@
+"""The communicators of this process, for reports that tell collectives of groups apart.
+
+Read from frameworks that are loaded already, outside the training thread. Sources:
+``torch.distributed.distributed_c10d._world`` and torch_npu's ``profiler_interface.py``;
+MindSpore's ``mindspore.communication`` tells of the world group only. Nothing here makes a
+communicator.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+Groups = dict[str, dict[str, Any]]
+
+READ_ERRORS = (AttributeError, KeyError, LookupError, RuntimeError, TypeError, ValueError)
+"""What the frameworks' internals raise when they differ from what is expected here, or when a
+group ends at this very moment."""
+
+
+def parallel_group_info() -> str:
+    """Return the groups as JSON: communicator name → group_name, group_rank, global_ranks.
+
+    Empty where there are none. For groups of HCCL the communicator must exist; groups of
+    other backends are named by PyTorch.
+    """
+    try:
+        groups = _torch_groups() or _mindspore_groups()
+    except READ_ERRORS:
+        groups = {}
+    return json.dumps(groups, sort_keys=True) if groups else ""
+
+
+def _torch_groups() -> Groups:
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(module, "_world", None)
+    if module is None or world is None or world.default_pg is None:
+        return {}
+    rank = world.default_pg.rank()
+    groups: Groups = {}
+    for group, config in list(world.pg_map.items()):
+        ranks_in_group = dict(world.pg_group_ranks.get(group) or {})
+        if rank not in ranks_in_group:
+            continue
+        is_default = group is world.default_pg
+        names = _names(group, str(config[0]).lower(), rank, world.pg_names.get(group, ""))
+        if names is None:
+            continue
+        communicator, group_name = names
+        groups[communicator] = {
+            "group_name": "default_group" if is_default else group_name,
+            "group_rank": ranks_in_group[rank],
+            "global_ranks": sorted(
+                ranks_in_group, key=lambda global_rank: ranks_in_group[global_rank]
+            ),
+        }
+    return groups
+
+
+def _mindspore_groups() -> Groups:
+    module = sys.modules.get("mindspore.communication")
+    if module is None or not module.GlobalComm.INITED:
+        return {}
+    return {
+        str(module.GlobalComm.WORLD_COMM_GROUP): {
+            "group_name": "default_group",
+            "group_rank": module.get_rank(),
+            "global_ranks": list(range(module.get_group_size())),
+        }
+    }
+
+
+def _names(group: Any, backend: str, rank: int, torch_name: str) -> tuple[str, str] | None:
+    """Return communicator and group name; None where HCCL's communicator does not exist yet."""
+    if "hccl" not in backend:
+        return torch_name, torch_name
+    hccl = group._get_backend(sys.modules["torch"].device("npu"))
+    communicator = hccl.get_hccl_comm_name(rank, init_comm=False)
+    if not communicator:
+        return None
+    return str(communicator), str(hccl.options.hccl_config.get("group_name", ""))
