@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from msmon.conversion.finding import find_sources
 from msmon.conversion.output import Output
-from msmon.conversion.run import FORMATS, TRACE_NAME, Report, choose_output, convert, find_sources
+from msmon.conversion.run import FORMATS, TRACE_NAME, Report, choose_output, convert
 from msmon.conversion.source import Source
 from msmon.errors import UsageError
 
@@ -26,19 +29,32 @@ from msmon.errors import UsageError
     help="Directory for db, jsonl, parquet and several workbooks (default: the current one); "
     f"file for perfetto (default: {TRACE_NAME}) and for a single workbook.",
 )
-def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Report in JSON.")
+def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None, as_json: bool) -> int:
     """Convert exported files: DB and JSONL files, or directories of them.
 
     Rotated JSONL files of a process are taken together. Damaged parts are skipped and
-    counted. perfetto puts all processes into one trace for https://ui.perfetto.dev or
+    counted; where nothing of a file can be read, the others are converted and the exit code
+    is 1. perfetto puts all processes into one trace for https://ui.perfetto.dev or
     chrome://tracing; parquet needs pip install 'msmon[parquet]'.
+
+    \b
+    All ranks of a job in one trace:
+      msmon convert out/ --to perfetto -o job.json
+    One rank as a workbook:
+      msmon convert out/msmonitor_4711_20260101120000000_0.db --to xlsx
     """
     sources = find_sources(inputs)
     try:
         output = choose_output(target, out, sources)
     except OSError as error:
         raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
-    _show(_with_progress_bar(sources, output, target))
+    report = _with_progress_bar(sources, output, target)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), default=str))
+    else:
+        _show(report)
+    return 1 if report.unread else 0
 
 
 def _with_progress_bar(sources: list[Source], output: Output, target: str) -> Report:

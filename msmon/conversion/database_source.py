@@ -40,7 +40,7 @@ _COPY_KINDS = {operation: copy_kind for copy_kind, operation in enumerate(schema
 
 
 class DatabaseSource(Source):
-    """One database file. Raises SinkError when it can't be opened as one."""
+    """One database file. Raises SinkError when it is none, or not an exported one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__([path])
@@ -48,12 +48,14 @@ class DatabaseSource(Source):
             with contextlib.closing(open_database(path)) as connection:
                 self._facts = read_facts(connection)
         except sqlite3.Error as error:
-            raise SinkError(f"can't read {path}: {error}", "is it an exported file?") from error
+            raise SinkError(f"can't be read as a database: {error}") from error
         self._ready: list[Batch] = []
         self._builders = {kind: BatchBuilder(kind, self._ready.append) for kind in ActivityKind}
         self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
         self._strings = dict(self._facts.strings)
         self._unnamed = 0
+        if "META_DATA" not in self._facts.tables and not self._readers():
+            raise SinkError("this database holds none of the tables of an exported file")
         self._take_facts(self._facts)
 
     def _take_facts(self, facts: Facts) -> None:

@@ -24,6 +24,8 @@ class Source(abc.ABC):
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.paths = tuple(paths)
+        self.stem = self.paths[0].stem
+        """Name for output files made from this source."""
         self.process = _process_from_name(self.paths[0].name)
         self.kinds: frozenset[ActivityKind] = frozenset()
         self.start_ns = 0
@@ -37,11 +39,6 @@ class Source(abc.ABC):
     def size_bytes(self) -> int:
         """Size of all files."""
         return sum(path.stat().st_size for path in self.paths)
-
-    @property
-    def stem(self) -> str:
-        """Name for output files made from this source."""
-        return self.paths[0].stem
 
     @abc.abstractmethod
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:

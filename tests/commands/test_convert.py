@@ -71,3 +71,20 @@ def test_bad_input_is_a_clear_error(
     assert text in printed.err
     assert "Traceback" not in printed.err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_report_in_json_and_exit_code_1_where_a_file_was_unreadable(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "msmonitor_43_20260101000000000_4.jsonl").touch()
+    out = tmp_path / "trace.json"
+    assert main(["convert", str(tmp_path), "--to", "perfetto", "-o", str(out), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["files"] == [str(out)]
+    assert report["records"] == {"Kernel": 3}
+    assert "the file is empty" in report["problems"][0]
+
+
+def test_a_single_workbook_gets_the_suffix_that_it_needs(exported: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(exported), "--to", "xlsx", "-o", str(tmp_path / "book")]) == 0
+    assert (tmp_path / "book.xlsx").exists()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msmon.conversion.run import find_sources
+from msmon.conversion.finding import find_sources
 from msmon.conversion.source import Source
 from msmon.kinds import INVALID_ID, ActivityKind, MarkerFlag, SourceKind, format_kinds
 from msmon.markers import MarkerPairing

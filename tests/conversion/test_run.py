@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import openpyxl
 import pytest
 
-from msmon.conversion.run import choose_output, convert, find_sources
-from msmon.errors import SinkError
+from msmon.conversion.finding import find_sources
+from msmon.conversion.run import choose_output, convert
+from msmon.errors import SinkError, UsageError
 from msmon.records import Batch
 
 
@@ -117,12 +119,54 @@ def test_nothing_readable_is_an_error_and_leaves_nothing(tmp_path: Path) -> None
         assert os.listdir(tmp_path / target) == []
 
 
-def test_an_empty_file_gives_an_empty_result(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.jsonl"
-    empty.write_bytes(b"")
-    report = run("perfetto", tmp_path / "trace.json", empty)
-    assert report.records == {}
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 5000, b"\x00" * 5000])
+def test_a_file_that_cant_be_read_does_not_keep_the_others(
+    tmp_path: Path, export: Callable[..., Any], content: bytes
+) -> None:
+    (good,) = export(tmp_path / "in", "DB")
+    bad = tmp_path / "in" / good.name.replace("_500_", "_501_")
+    bad.write_bytes(content)
+    report = run("jsonl", tmp_path / "out", tmp_path / "in")
+    assert (report.unread, len(report.files)) == (1, 1)
+    assert report.records
+    with pytest.raises(SinkError, match="nothing could be read"):
+        run("jsonl", tmp_path / "out", bad)
+
+
+def test_a_database_of_somebody_else_is_no_input(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE customers (name)")
+    with pytest.raises(SinkError, match="nothing could be read") as caught:
+        run("jsonl", tmp_path / "out", path)
+    assert "none of the tables" in caught.value.next_step
+
+
+@pytest.mark.parametrize("target", ["xlsx", "parquet"])
+def test_files_of_the_same_name_from_two_hosts_are_kept_apart(
+    tmp_path: Path, export: Callable[..., Any], target: str
+) -> None:
+    if target == "parquet":
+        pytest.importorskip("pyarrow")
+    (path,) = export(tmp_path / "first", "DB")
+    (tmp_path / "second").mkdir()
+    shutil.copy(path, tmp_path / "second" / path.name)
+    report = run(target, tmp_path / "out", tmp_path / "first", tmp_path / "second")
+    assert len(os.listdir(tmp_path / "out")) == len(set(report.files)) == len(report.files)
+
+
+@pytest.mark.parametrize("target", ["xlsx", "perfetto"])
+def test_neither_an_input_nor_a_device_is_replaced(
+    tmp_path: Path, export: Callable[..., Any], target: str
+) -> None:
+    (path,) = export(tmp_path / "in", "DB")
+    source = path.rename(path.with_suffix(".xlsx"))
+    with pytest.raises(UsageError, match="is an input"):
+        run(target, source, source)
+    device = tmp_path / "pipe.xlsx"
+    os.mkfifo(device)
+    with pytest.raises(UsageError, match="no regular file"):
+        run(target, device, source)
 
 
 @pytest.mark.parametrize("target", ["db", "jsonl", "xlsx", "perfetto", "parquet"])

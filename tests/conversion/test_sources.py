@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from msmon.conversion.run import find_sources
-from msmon.errors import SinkError, UsageError
+from msmon.conversion.finding import find_sources
+from msmon.errors import UsageError
 from msmon.kinds import INVALID_ID, ActivityKind
 from msmon.records import FIELDS, printable
 
@@ -117,10 +118,10 @@ def test_what_is_no_export_is_a_clear_error(tmp_path: Path) -> None:
         find_sources([tmp_path / "missing.db"])
     with pytest.raises(UsageError, match="no exported files"):
         find_sources([tmp_path])
-    fake = tmp_path / "fake.db"
-    fake.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
-    with pytest.raises(SinkError, match="can't read"):
-        find_sources([fake])
+    pipe = tmp_path / "pipe.db"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="neither a file nor a directory"):
+        find_sources([pipe])
 
 
 def test_a_directory_stands_for_its_exported_files(
