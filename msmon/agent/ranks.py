@@ -18,7 +18,6 @@ Standard library only: every Python process of a job passes through here.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -162,6 +161,8 @@ def _rank_digest(environ: Mapping[str, str]) -> str:
 
 
 def _digest(values: Mapping[str, str]) -> str:
+    import hashlib  # costs ms, and most processes never come here
+
     text = "\0".join(f"{name}={value}" for name, value in sorted(values.items()))
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
