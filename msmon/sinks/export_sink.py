@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,8 @@ class ExportSink(Sink):
 
     def placed(self, session: SessionInfo) -> SessionInfo | None:
         """Return the session with the directory that applies; None: nothing is to be written."""
-        path = self.options.get("path") or session.settings.log_file
+        own = self.options.get("path")
+        path = os.path.realpath(own) if own else session.settings.log_file
         if not path:
             return None
         settings = dataclasses.replace(session.settings, log_file=path)

@@ -9,6 +9,7 @@ has been checked is created and used under its resolved name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import stat
@@ -19,13 +20,16 @@ from msmon.errors import SinkError, UsageError
 
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
+NAME_BYTES = 255
+"""The longest name of a file or directory (NAME_MAX)."""
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def resolve_export(path: str, caller_uid: int, roots: Sequence[Path]) -> Path:
     """Return the absolute directory, without links, that this caller may export to.
 
-    Creates it where missing. Raises UsageError for a path that is not allowed or can't be
-    a path, SinkError for one that can't be created or written.
+    It need not exist; it is made with its first file. Raises UsageError for a path that is
+    not allowed or can't be a path, SinkError for one that can't be created or written.
     """
     if "\0" in path or not os.path.isabs(path):
         raise UsageError(
@@ -35,7 +39,7 @@ def resolve_export(path: str, caller_uid: int, roots: Sequence[Path]) -> Path:
         resolved = Path(os.path.realpath(path))
         if caller_uid != os.geteuid():
             _check_below_roots(resolved, roots)
-        create_directory(resolved)
+        _check_writable(resolved)
     except OSError as error:
         raise SinkError(f"--log-file: can't use {path}: {error.strerror}") from error
     return resolved
@@ -52,44 +56,94 @@ def _check_below_roots(resolved: Path, roots: Sequence[Path]) -> None:
     )
 
 
-def create_directory(directory: Path, owner_uid: int = -1) -> None:
-    """Create a directory and its parents. Raises SinkError for what can't be written to."""
-    missing: list[Path] = []
-    parent = directory
-    while not os.path.lexists(parent):
-        missing.append(parent)
-        parent = parent.parent
-    if not stat.S_ISDIR(parent.stat().st_mode):
-        raise SinkError(f"{parent} is not a directory", "choose another export directory")
-    if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
+def _check_writable(directory: Path) -> None:
+    """Raise SinkError unless this process could make files there, with all that is missing."""
+    existing = directory
+    while not os.path.lexists(existing):
+        if len(os.fsencode(existing.name)) > NAME_BYTES:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        existing = existing.parent
+    if not stat.S_ISDIR(existing.stat().st_mode):
+        raise SinkError(f"{existing} is not a directory", "choose another export directory")
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         raise SinkError(
-            f"{parent} can't be written by the daemon's user (uid {os.geteuid()})",
-            f"the directory belongs to uid {parent.stat().st_uid}; choose another one",
+            f"{existing} can't be written by the daemon's user (uid {os.geteuid()})",
+            f"the directory belongs to uid {existing.stat().st_uid}; choose another one",
         )
-    for path in reversed(missing):
-        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        give_to(path, owner_uid)
 
 
-def check_unchanged(directory: Path) -> None:
-    """Raise SinkError when a link has been put in place of a directory checked earlier."""
-    if os.path.realpath(directory) != str(directory):
-        raise SinkError(f"{directory} has been replaced by a link", "start a new session")
+def give_to(target: Path | int, uid: int) -> None:
+    """Give a file or directory, by path or descriptor, to the job's user, where this process may.
 
-
-def give_to(path: Path, uid: int) -> None:
-    """Give a file or directory to the job's user, where this process may."""
+    A link at the path is not followed.
+    """
     if os.geteuid() != 0 or uid <= 0:
         return
     with contextlib.suppress(KeyError, PermissionError):
-        os.chown(path, uid, pwd.getpwuid(uid).pw_gid, follow_symlinks=False)
+        follow = isinstance(target, int)
+        os.chown(target, uid, pwd.getpwuid(uid).pw_gid, follow_symlinks=follow)
 
 
 def create_file(directory: Path, name: str, owner_uid: int) -> Path:
-    """Create an empty file that did not exist. Raises FileExistsError, SinkError, OSError."""
-    create_directory(directory, owner_uid)
-    check_unchanged(directory)
-    path = directory / name
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, FILE_MODE))
-    give_to(path, owner_uid)
-    return path
+    """Create an empty file that did not exist, and its directory where that is missing.
+
+    Goes from directory to directory without following links: what was put in the place of
+    one after it was checked is never used. Raises FileExistsError, SinkError, OSError.
+    """
+    holding = _open_directory(directory, owner_uid)
+    try:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        created = os.open(name, flags, FILE_MODE, dir_fd=holding)
+        try:
+            give_to(created, owner_uid)
+        finally:
+            os.close(created)
+    finally:
+        os.close(holding)
+    return directory / name
+
+
+def _open_directory(directory: Path, owner_uid: int) -> int:
+    """Return a descriptor of a directory given without links; make what is missing of it."""
+    descriptor = os.open("/", _DIRECTORY)
+    place = Path("/")
+    for part in directory.parts[1:]:
+        place /= part
+        try:
+            inner = _open_inner(descriptor, part, owner_uid)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise SinkError(
+                    f"{place} has been replaced by something else", "start a new session"
+                ) from None
+            raise
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def _open_inner(outer: int, name: str, owner_uid: int) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=outer)
+    except FileNotFoundError:
+        pass
+    with contextlib.suppress(FileExistsError):  # made by another session just now
+        os.mkdir(name, DIRECTORY_MODE, dir_fd=outer)
+    inner = os.open(name, _DIRECTORY & ~os.O_PATH | os.O_RDONLY, dir_fd=outer)
+    if os.fstat(inner).st_uid == os.geteuid():
+        give_to(inner, owner_uid)
+    return inner
+
+
+def require_opened(path: Path) -> None:
+    """Raise SinkError unless this process holds the file open that is meant by ``path``.
+
+    For libraries that open by name: had a directory above been replaced by a link, the kernel
+    would name the file elsewhere (proc(5), fd).
+    """
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):
+                return
+    raise SinkError(f"{path} has been moved or replaced by a link", "start a new session")

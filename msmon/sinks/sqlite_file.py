@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from msmon.errors import SinkError
+from msmon.sinks.exports import require_opened
 
 PAGE_BYTES = 32768
 JOURNAL_LIMIT_BYTES = 64 << 20
@@ -120,6 +121,8 @@ def _open(path: Path, mode: FileMode) -> sqlite3.Connection | None:
         isolation_level=None,
     )
     try:
+        connection.execute("PRAGMA schema_version")  # opens the file, and writes nothing yet
+        require_opened(path)
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
         (journal_mode,) = connection.execute(f"PRAGMA journal_mode={mode.journal_mode}").fetchone()
         if journal_mode == mode.journal_mode:
@@ -133,7 +136,7 @@ def _open(path: Path, mode: FileMode) -> sqlite3.Connection | None:
             )
             connection.execute("COMMIT")
             return connection
-    except sqlite3.Error:
+    except (sqlite3.Error, SinkError):
         connection.close()
         raise
     connection.close()

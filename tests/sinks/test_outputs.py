@@ -17,11 +17,12 @@ import pytest
 from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.sessions import MonitorSettings, SessionEnd
 from msmon.sinks.catalog import describe_sinks, parse_sink_option, sink_class
-from msmon.sinks.exports import resolve_export
+from msmon.sinks.exports import create_file, resolve_export
 from msmon.sinks.jsonl import JsonlSink
 from msmon.sinks.log import LogSink
 from msmon.sinks.outlet import Outlet
 from msmon.sinks.outputs import Outputs
+from msmon.sinks.sqlite_file import open_for_writing
 
 END = SessionEnd(9, "stop")
 
@@ -113,7 +114,7 @@ def test_settings_are_completed_for_an_export(broker: Broker, tmp_path: Path) ->
     checked = broker.outputs.check_export(settings, os.geteuid())
     assert checked.log_file == str(tmp_path / "out")
     assert checked.ship_records
-    assert (tmp_path / "out").is_dir()
+    assert not (tmp_path / "out").exists()  # it is made with the first file
     assert not broker.outputs.check_export(MonitorSettings(), 1234).ship_records
 
 
@@ -143,6 +144,45 @@ def test_paths_that_can_not_be_a_directory(tmp_path: Path) -> None:
         resolve_export(str(tmp_path / ("n" * 300)), uid, [])
     odd = tmp_path / "空 格;$(x)\n"
     assert resolve_export(str(odd), uid, []) == odd
+
+
+def test_no_file_goes_where_a_directory_was_replaced_after_the_check(tmp_path: Path) -> None:
+    victim, allowed = tmp_path / "victim", tmp_path / "root" / "mine"
+    victim.mkdir()
+    checked = resolve_export(str(allowed / "out"), os.geteuid(), [])
+    assert create_file(checked, "a", -1).read_text() == ""
+    allowed.rename(tmp_path / "former")
+    allowed.symlink_to(victim)
+    with pytest.raises(SinkError, match=f"{allowed} has been replaced"):
+        create_file(checked, "b", -1)
+    assert not list(victim.iterdir())
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "name").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path, "name", -1)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_sqlite_does_not_write_through_a_directory_that_became_a_link(tmp_path: Path) -> None:
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.mkdir()
+    path = create_file(out, "x.db", -1)
+    create_file(victim, "x.db", -1)
+    out.rename(tmp_path / "former")
+    out.symlink_to(victim)
+    with pytest.raises(SinkError, match="moved or replaced"):
+        open_for_writing(path)
+    assert (victim / "x.db").stat().st_size == 0
+    assert [file.name for file in victim.iterdir()] == ["x.db"]
+
+
+def test_special_files_are_no_directories(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in ("/dev/null", "/dev/null/x", tmp_path / "fifo", tmp_path / "fifo" / "x"):
+        with pytest.raises(SinkError, match=r"not a directory|can't use"):
+            resolve_export(str(path), os.geteuid(), [])
 
 
 def test_sink_options_are_checked() -> None:
