@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any
 
 import msgpack
@@ -98,7 +98,20 @@ def message_id_of(frames: Sequence[bytes]) -> str:
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
-    return {item.name: getattr(value, item.name) for item in fields(value)}
+    """Return the fields that say something.
+
+    What has its default is left out: a side that is older, and doesn't know a field, only
+    meets it (and refuses it) where it matters.
+    """
+    return {
+        item.name: getattr(value, item.name)
+        for item in fields(value)
+        if getattr(value, item.name) != _default(item)
+    }
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def _plain(value: Any) -> Any:
