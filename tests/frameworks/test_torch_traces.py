@@ -32,7 +32,7 @@ class Training:
         }
         self.daemon = self._start("-m", "msmon.commands.daemon", "--heartbeat-s", "0.2")
         self._end = directory / "end"
-        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+        torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         self.job = self._start(*torchrun, str(TRAINING), str(self._end))
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
@@ -72,6 +72,13 @@ class Training:
             time.sleep(0.2)
         raise AssertionError((self.directory / "output").read_text())
 
+    def await_state(self, state: str) -> None:
+        """Wait until both ranks are in a state."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while {row["state"] for row in self.rows()} != {state}:
+            assert time.monotonic() < deadline_s, (self.directory / "output").read_text()
+            time.sleep(0.1)
+
     def trace(self, *options: str, expected: int = 0) -> list[dict]:
         """Trace and wait; returns the rows of the ranks."""
         arguments = ("nputrace", "--iterations", "2", "--log-file", "out", "--wait", "--json")
@@ -94,9 +101,11 @@ class Training:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory) -> Iterator[Training]:
     started = Training(tmp_path_factory.mktemp("t"))
-    started.await_steps()
-    yield started
-    started.close()
+    try:
+        started.await_steps()
+        yield started
+    finally:
+        started.close()
 
 
 def annotations(path: str, start: str) -> dict[int, tuple[float, float]]:
@@ -188,21 +197,21 @@ def test_monitoring_is_refused_while_a_trace_waits(training):
 
 
 def test_a_job_that_ends_early_leaves_a_partial_trace(training):
-    first = training.await_steps() + 60
     waiting = subprocess.Popen(
         [
             *(sys.executable, "-m", "msmon.commands.main", "nputrace", "--iterations", "100000"),
-            *("--start-step", str(first), "--log-file", "out", "--wait", "--json"),
+            *("--log-file", "out", "--wait", "--json"),
         ],
         env=training.environ,
         cwd=training.directory,
         stdout=subprocess.PIPE,
     )
-    training.await_steps(first + 5)
+    training.await_state("tracing")
+    training.await_steps(training.await_steps() + 5)
     assert training.end() == 0
     output, _ = waiting.communicate(timeout=DEADLINE_S)
     assert waiting.returncode == 1
     for row in json.loads(output)["rows"]:
         assert "of 100000 steps: the process ended after step" in row["text"]
         steps = annotations(row["files"][0], "ProfilerStep#")
-        assert min(steps) == first
+        assert min(steps) == row["trace"]["start_step"]
