@@ -236,6 +236,7 @@ class Broker:
         if hello.process is not None:
             if peer.role not in REGISTERS:
                 raise CommandRefused(f"{peer.name} may not register processes")
+            former = self._registry.of_route(route)
             process = self._registry.register(
                 hello.process,
                 peer,
@@ -244,7 +245,8 @@ class Broker:
                 time.monotonic(),
                 carrier=hello.role == "carrier",
             )
-            _log.info("%s registered, %s, msmon %s", process.label, peer.name, hello.version)
+            if process is not former:
+                _log.info("%s registered, %s, msmon %s", process.label, peer.name, hello.version)
         welcome = Welcome(__version__, self._facts.host, self._facts.pid, self._timing.heartbeat_s)
         self._send(route, welcome, message_id)
 
