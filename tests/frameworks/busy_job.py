@@ -1,17 +1,19 @@
 """A rank that trains beside all that a job may start: DataLoader workers, children, a pool.
 
-    busy_job.py EXIT_CODE_OF_RANK_1
+    busy_job.py EXIT_CODE_OF_RANK_1 [alone]
 
-Trains until the file MSMON_TEST_STOP_FILE exists.
+Trains until the file MSMON_TEST_STOP_FILE exists. "alone": without all those others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed
@@ -26,23 +28,34 @@ def nap(_: int) -> None:
 
 def main() -> None:
     torch.distributed.init_process_group("gloo")
+    others = contextlib.nullcontext() if "alone" in sys.argv else company()
+    with others:
+        train(workers=0 if "alone" in sys.argv else 4)
+    if torch.distributed.get_rank() == 1:
+        os._exit(int(sys.argv[1]))
+
+
+@contextlib.contextmanager
+def company() -> Iterator[None]:
+    """A child that forks and a pool of spawned processes."""
     child = subprocess.Popen([sys.executable, "-c", FORKING], start_new_session=True)
-    pool = multiprocessing.get_context("spawn").Pool(2)
-    naps = pool.map_async(nap, range(4))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        naps = pool.map_async(nap, range(4))
+        yield
+        naps.wait()
+    os.killpg(child.pid, 9)
+    child.wait()
+
+
+def train(workers: int) -> None:
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(64, 8))
     while not os.path.exists(os.environ["MSMON_TEST_STOP_FILE"]):
-        for (batch,) in DataLoader(data, batch_size=16, num_workers=4):
+        for (batch,) in DataLoader(data, batch_size=16, num_workers=workers):
             optimizer.zero_grad()
             model(batch).sum().backward()
             optimizer.step()
-    naps.wait()
-    pool.terminate()
-    os.killpg(child.pid, 9)
-    child.wait()
-    if torch.distributed.get_rank() == 1:
-        os._exit(int(sys.argv[1]))
 
 
 if __name__ == "__main__":

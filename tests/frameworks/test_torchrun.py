@@ -31,12 +31,12 @@ def torchrun(environ, tmp_path):
     """Start torchrun with two ranks; what is left of it is killed at the end."""
     jobs: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, exit_code: int = 0, run: list[str] = RUN) -> subprocess.Popen[bytes]:
+    def start(name: str, *arguments: str, run: list[str] = RUN) -> subprocess.Popen[bytes]:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", name]
         jobs.append(
             subprocess.Popen(
-                [*run, *launcher, *meeting, str(BUSY), str(exit_code)],
+                [*run, *launcher, *meeting, str(BUSY), *arguments],
                 env={**environ, "MSMON_TEST_STOP_FILE": str(tmp_path / name)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ def seen(daemon) -> list[tuple[str, int]]:
 
 
 def test_exactly_the_ranks_register(daemon, torchrun, wait_for, tmp_path):
-    job = torchrun("job-a", exit_code=0)
+    job = torchrun("job-a", "0")
     wait_for(lambda: len(daemon.rows()) == 2, "two ranks")
     wait_for(lambda: all(row["step"] > 8 for row in daemon.rows()), "two rounds of the DataLoader")
     assert seen(daemon) == [("job-a", 0), ("job-a", 1)]
@@ -69,13 +69,13 @@ def test_exactly_the_ranks_register(daemon, torchrun, wait_for, tmp_path):
 
 def test_a_failing_job_fails_as_without_msmon(daemon, torchrun, tmp_path):
     (tmp_path / "plain").touch()
-    plain = torchrun("plain", exit_code=3, run=[]).wait(60)
-    assert torchrun("plain", exit_code=3).wait(60) == plain != 0
+    plain = torchrun("plain", "3", "alone", run=[]).wait(60)
+    assert torchrun("plain", "3", "alone").wait(60) == plain != 0
 
 
 def test_a_command_to_one_job_never_reaches_another(daemon, torchrun, wait_for, tmp_path):
     for name in ("job-a", "job-b"):
-        torchrun(name)
+        torchrun(name, "0", "alone")
     both = [(name, rank) for name in ("job-a", "job-b") for rank in (0, 1)]
     wait_for(lambda: seen(daemon) == both, "four ranks of two jobs")
     started = daemon.command("npu-monitor", "start", "--kind", "Kernel", "--job-id", "job-a")
