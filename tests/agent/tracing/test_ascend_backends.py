@@ -1,0 +1,153 @@
+"""The Ascend profilers get what was asked for, under their own names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+
+from msmon.agent.tracing.backend import make_backend
+from msmon.agent.tracing.plan import TracePlan
+from msmon.errors import CommandRefused
+from msmon.trace_options import check_trace
+
+
+class Named:
+    """Any attribute is its own name, as a stand-in for an enumeration."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class Config:
+    def __init__(
+        self,
+        profiler_level=None,
+        aic_metrics=None,
+        l2_cache=None,
+        msprof_tx=None,
+        mstx=None,
+        data_simplification=None,
+        export_type=None,
+        host_sys=None,
+        mstx_domain_include=None,
+        mstx_domain_exclude=None,
+        sys_io=None,
+        sys_interconnection=None,
+        gc_detect_threshold=None,
+    ) -> None:
+        self.values = {k: v for k, v in locals().items() if k != "self" and v is not None}
+
+
+def profiler_module(directory, suffix: str) -> types.ModuleType:
+    """Return a module with the names that both frameworks have, and the calls it got."""
+    module = types.ModuleType("profiler")
+    module.calls = []
+
+    class Profile:
+        def __init__(self, **arguments) -> None:
+            module.arguments = arguments
+
+        def start(self) -> None:
+            module.calls.append("start")
+            (directory / f"node_{os.getpid()}_20260101_{suffix}").mkdir()
+
+        def step(self) -> None:
+            module.calls.append("step")
+
+        def stop(self) -> None:
+            module.calls.append("stop")
+
+        def _set_step_num_offset_for_dynamic_prof(self, step: int) -> None:
+            module.offset = step
+
+    module.profile = Profile
+    module.schedule = lambda **arguments: arguments
+    module.tensorboard_trace_handler = lambda path, analyse_flag: (path, analyse_flag)
+    module._ExperimentalConfig = Config
+    for name in ("ProfilerActivity", "ProfilerLevel", "AiCMetrics", "AicoreMetrics", "ExportType"):
+        setattr(module, name, Named())
+    return module
+
+
+@pytest.fixture
+def framework(monkeypatch, tmp_path):
+    def install(name: str, suffix: str) -> types.ModuleType:
+        for other in ("torch_npu", "mindspore", "torch"):
+            monkeypatch.delitem(sys.modules, other, raising=False)
+        package, profiler = types.ModuleType(name), profiler_module(tmp_path, suffix)
+        package.profiler = profiler
+        monkeypatch.setitem(sys.modules, name, package)
+        monkeypatch.setitem(sys.modules, f"{name}.profiler", profiler)
+        return profiler
+
+    return install
+
+
+def plan(directory, **options) -> TracePlan:
+    fields = {"iterations": 2, "log_file": str(directory), **options}
+    return TracePlan("t", check_trace(fields), "node_1_rank0")
+
+
+def test_torch_npu_gets_every_option_that_it_has(framework, tmp_path):
+    module = framework("torch_npu", "ascend_pt")
+    wanted = {"with_flops": True, "profiler_level": "Level1", "aic_metrics": "Memory"}
+    wanted |= {"host_sys": "cpu,mem", "gc_detect_threshold": 5, "export_type": "Db"}
+    backend = make_backend(plan(tmp_path, **wanted))
+    assert backend.left_out == ()
+    backend.begin(8, 10)
+    for step in (9, 10, 11):
+        backend.step(step)
+    backend.end()
+    assert module.calls == ["start", "step", "step", "step", "stop"]
+    assert module.offset == 8
+    assert module.arguments["activities"] == ["CPU", "NPU"]
+    assert module.arguments["with_flops"] is True
+    assert module.arguments["schedule"]["warmup"] == 2
+    config = module.arguments["experimental_config"].values
+    assert config["profiler_level"] == "Level1"
+    assert config["host_sys"] == ["cpu", "mem"]
+    assert config["gc_detect_threshold"] == 5
+    assert config["export_type"] == "db"
+    assert backend.write(10, 11) == (str(tmp_path / f"node_{os.getpid()}_20260101_ascend_pt"),)
+
+
+def test_mindspore_names_what_it_has_not(framework, tmp_path):
+    module = framework("mindspore", "ascend_ms")
+    wanted = {"with_flops": True, "op_attr": True, "profiler_level": "Level_none"}
+    backend = make_backend(plan(tmp_path, msprof_tx=True, **wanted))
+    assert backend.left_out == ("--with-flops", "--op-attr")
+    backend.begin(10, 10)
+    backend.end()
+    config = module.arguments["experimental_config"].values
+    assert (config["profiler_level"], config["mstx"]) == ("LevelNone", True)
+
+
+def test_parsing_that_fails_is_told_with_its_reason(framework, tmp_path, monkeypatch):
+    framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path, analyse=True))
+    monkeypatch.setattr(type(backend), "ANALYSE", "import sys; sys.exit('no space')")
+    backend.begin(10, 10)
+    backend.end()
+    with pytest.raises(RuntimeError, match="code 1: no space"):
+        backend.write(10, 11)
+
+
+def test_a_profiler_that_wrote_nothing_is_a_failure(framework, tmp_path):
+    framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path))
+    backend.begin(10, 10)
+    backend.end()
+    for path in tmp_path.iterdir():
+        path.rmdir()
+    with pytest.raises(RuntimeError, match="has written nothing"):
+        backend.write(10, 11)
+
+
+def test_a_process_without_a_framework_has_no_profiler(monkeypatch, tmp_path):
+    for name in ("torch_npu", "mindspore", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(CommandRefused, match="has imported none of"):
+        make_backend(plan(tmp_path))
