@@ -1,6 +1,6 @@
 """Steps of MindSpore: a callback for ``Model.train``.
 
-    model.train(epochs, dataset, callbacks=[msmon.mindspore_callback()])
+model.train(epochs, dataset, callbacks=[msmon.mindspore_callback()])
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Traces by torch_npu's profiler: one ``*_ascend_pt`` directory per rank.
 
 Names and arguments as in torch_npu 2.13 (``profiler/profiler.py``,
-``experimental_config.py``); what an older version lacks is not passed.
+``experimental_config.py``); what an older version lacks is named in the answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 from typing import Any, ClassVar
 
 from msmon.agent.tracing.ascend import ENDLESS, EXPERIMENTAL, AscendBackend
-from msmon.agent.tracing.backend import Keywords, arguments, keyword
+from msmon.agent.tracing.backend import Keywords, arguments, keyword, not_honoured
+from msmon.agent.tracing.plan import TracePlan
 
 
 def _profiler_module() -> Any:
@@ -54,11 +55,19 @@ class TorchNpuBackend(AscendBackend):
     }
     ANALYSE = "import sys; from torch_npu.profiler.profiler import analyse; analyse(sys.argv[1])"
 
+    def __init__(self, plan: TracePlan) -> None:
+        super().__init__(plan)
+        known = inspect.signature(_profiler_module()._ExperimentalConfig.__init__).parameters
+        self._experimental = {
+            name: keywords
+            for name, keywords in self.EXPERIMENTAL_OPTIONS.items()
+            if known.keys() >= keywords(plan.options[name]).keys()
+        }
+        self.left_out = not_honoured(plan.options, self.OPTIONS, self._experimental)
+
     def _make_profiler(self, step: int, warmup: int) -> Any:
         module, options = _profiler_module(), self._plan.options
-        wanted = arguments(options, self.EXPERIMENTAL_OPTIONS)
-        known = inspect.signature(module._ExperimentalConfig.__init__).parameters
-        experimental = {name: value for name, value in wanted.items() if name in known}
+        experimental = arguments(options, self._experimental)
         profiler = module.profile(
             **arguments(options, self.OPTIONS),
             schedule=module.schedule(wait=0, warmup=warmup, active=ENDLESS, repeat=1),

@@ -114,6 +114,13 @@ def test_torch_npu_gets_every_option_that_it_has(framework, tmp_path):
     assert backend.write(10, 11) == (str(tmp_path / f"node_{os.getpid()}_20260101_ascend_pt"),)
 
 
+def test_an_older_torch_npu_names_what_it_has_not(framework, tmp_path):
+    framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path, op_attr=True))
+    assert backend.left_out == ("--op-attr",)
+    backend.begin(10, 10)
+
+
 def test_mindspore_names_what_it_has_not(framework, tmp_path):
     module = framework("mindspore", "ascend_ms")
     wanted = {"with_flops": True, "op_attr": True, "profiler_level": "Level_none"}
