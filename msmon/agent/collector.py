@@ -284,6 +284,9 @@ class Collector:
     def _answer(self, session: MonitoringSession, text: str) -> Answer:
         for name, reason in session.unavailable_kinds.items():
             text += f"; {name} is unavailable: {reason}"
+        filtered = [kind for kind in session.recorded_kinds if not session.keeps(kind)]
+        if filtered:
+            text += f"; the filter keeps no record of kind {format_kinds(filtered)}"
         return Answer(True, text, "", session.session_id)
 
     def _running_session(self) -> MonitoringSession:

@@ -106,6 +106,10 @@ class MonitoringSession:
         kinds = self.settings.active_kinds
         return frozenset(kind for kind in kinds if kind.name not in self.unavailable_kinds)
 
+    def keeps(self, kind: ActivityKind) -> bool:
+        """Whether the filter in force lets any record of a kind pass."""
+        return self.settings.active_filter.keeps_kind(kind)
+
     @property
     def next_tick_s(self) -> float:
         """When :meth:`tick` is to be called next, on the monotonic clock."""

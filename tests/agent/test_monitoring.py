@@ -75,6 +75,17 @@ def test_a_filter_keeps_matching_records_only(daemon, job):
     assert daemon.records_of(answer.session_id) == 160
 
 
+def test_kinds_that_the_filter_drops_are_told(daemon, job):
+    job(RECORDS_ON_DEMAND)
+    daemon.await_hello()
+    answer = daemon.command("monitor.start", kinds="Kernel,API,Marker", filter="Kernel:MatMul")
+    assert answer.ok
+    assert answer.text.endswith("the filter keeps no record of kind Marker,API")
+    answer = daemon.command("monitor.update", kinds="Kernel")
+    assert "the filter" not in answer.text
+    assert "the filter" not in daemon.command("monitor.update", filter="").text
+
+
 def test_a_duration_shorter_than_the_report_interval_delivers_everything(daemon, job):
     job(STEADY)
     daemon.await_hello()
