@@ -80,6 +80,10 @@ def demo(ranks: int | None, seconds: float | None, keep: Path | None) -> None:
 
     One rank is slow. Nothing outside a temporary directory is touched, and all of it is
     gone afterwards.
+
+    \b
+    Eight ranks for half a minute, and what they wrote to look at afterwards:
+      msmon demo --ranks 8 --seconds 30 --keep ./demo
     """
     rank_count = RANKS.default if ranks is None else ranks
     duration_s = SECONDS.default if seconds is None else seconds

@@ -29,6 +29,12 @@ def doctor(connection: Connection, fix: bool) -> int:
     """Check everything that monitoring needs; works without a daemon, and without CANN.
 
     Exit code 0 when nothing failed (warnings are shown), 1 when a check failed.
+
+    \b
+    Why are there no data?
+      msmon doctor
+    Remove what jobs that are gone have left in shared memory:
+      msmon doctor --fix
     """
     quick = dataclasses.replace(connection, timeout_s=min(connection.timeout_s, LONGEST_WAIT_S))
     surroundings = Surroundings(

@@ -51,6 +51,12 @@ def status(
     """Show every registered process: state, settings in force, records, drops.
 
     DROPPED adds up all stages; a + means that more were lost, and nobody knows how many.
+
+    \b
+    Ranks 0 to 7 with all that is known of them, again every two seconds:
+      msmon status --rank 0-7 --verbose --watch
+    The states as a script wants them:
+      msmon status --json | jq '.rows[] | {rank, state, drops}'
     """
     verbose = verbose or bool(selection.pids or selection.ranks or selection.job_ids)
     if watch:

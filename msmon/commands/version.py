@@ -17,7 +17,12 @@ PROTOCOL = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
 @click.command()
 @daemon_options
 def version(connection: Connection) -> None:
-    """Show the version of this command and of the daemon."""
+    """Show the version of this command and of the daemon.
+
+    \b
+    Also of a daemon elsewhere:
+      msmon version --host node7
+    """
     client = {"version": msmon.__version__, "protocol": PROTOCOL}
     if not connection.json:
         click.echo(f"msmon   {client['version']} (protocol {client['protocol']})")

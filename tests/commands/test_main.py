@@ -11,6 +11,9 @@ import pytest
 from msmon.commands.main import COMMANDS, cli
 from msmon.errors import DaemonUnreachable
 
+GROUPS = {"keys"}
+"""Commands with subcommands only."""
+
 
 def imported_by(arguments: str) -> set[str]:
     code = (
@@ -40,6 +43,12 @@ def test_every_listed_command_loads_and_has_help(run, name):
     code, out, _ = run(name, "--help")
     assert code == 0
     assert "Usage: msmon" in out
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in GROUPS])
+def test_the_help_of_a_command_has_an_example(run, name):
+    _, out, _ = run(name, "--help")
+    assert f"  msmon {name} " in out
 
 
 def test_an_unknown_command_or_option_ends_with_2(run):
