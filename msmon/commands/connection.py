@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from msmon.bus.client import Client
 from msmon.bus.endpoints import DEFAULT_PORT, Endpoint, local_endpoint, remote_endpoint
 from msmon.bus.keys import keys_directory
 from msmon.bus.messages import Message, Reply
+from msmon.commands.many_daemons import ask_all
 from msmon.commands.parameters import option_from
 from msmon.errors import UsageError
 from msmon.options import Option, real_number, text_up_to, whole_number
@@ -27,14 +28,25 @@ REPLY_MARGIN_S = 2.0
 """The daemon waits ``--timeout`` for the processes, the command this much longer for the daemon."""
 
 
-def _host_name(value: Any) -> str:
-    host = text_up_to(253)(value)
-    if not host or any(character.isspace() or character == "/" for character in host):
-        raise ValueError(value)
-    return host
+MAX_HOSTS = 256
 
 
-HOST = Option("host", "--host", "Machine of the daemon.", _host_name, metavar="HOST")
+def _host_names(value: Any) -> str:
+    hosts = text_up_to(MAX_HOSTS * 254)(value).split(",")
+    for host in hosts:
+        text_up_to(253)(host)
+        if not host or any(character.isspace() or character == "/" for character in host):
+            raise ValueError(value)
+    return ",".join(dict.fromkeys(hosts))
+
+
+HOST = Option(
+    "host",
+    "--host",
+    "Machine of the daemon; several, separated by commas, are asked at once.",
+    _host_names,
+    metavar="HOST[,HOST...]",
+)
 PORT = Option(
     "port",
     "--port",
@@ -58,7 +70,10 @@ TIMEOUT = Option(
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the daemon is and how long to wait for it. ``host`` empty: the local socket."""
+    """Where the daemon is and how long to wait for it.
+
+    ``host`` may name several, separated by commas; empty: the local socket.
+    """
 
     host: str = ""
     port: int = DEFAULT_PORT
@@ -70,7 +85,7 @@ class Connection:
     @property
     def same_machine(self) -> bool:
         """Whether a path means the same to the daemon as to us."""
-        return not self.host or self.host in LOOPBACK_HOSTS
+        return not self.host or LOOPBACK_HOSTS.issuperset(self.host.split(","))
 
     def endpoint(self) -> Endpoint:
         """Return the endpoint to connect to. Raises BusError when its keys are missing."""
@@ -81,6 +96,9 @@ class Connection:
 
     def request(self, message: Message) -> Reply:
         """Send one request and return its reply. Raises BusError or CommandRefused."""
+        hosts = self.host.split(",")
+        if len(hosts) > 1:
+            return ask_all(hosts, lambda host: replace(self, host=host).request(message))
         with Client(self.endpoint(), self.timeout_s) as client:
             reply: Reply = client.request(message, self.timeout_s + REPLY_MARGIN_S)
             return reply

@@ -15,6 +15,7 @@ from rich.text import Text
 from msmon.bus.messages import Reply, Selection, StatusRequest
 from msmon.commands.answers import as_json, show_answer
 from msmon.commands.connection import Connection, daemon_options
+from msmon.commands.many_daemons import daemons
 from msmon.commands.parameters import option_from, select_processes
 from msmon.commands.status_table import daemon_lines, details, notes, process_table
 from msmon.errors import MsmonError
@@ -72,7 +73,7 @@ def status(
 
 def _answer_without_table(reply: Reply, selection: Selection, connection: Connection) -> int:
     if not connection.json:
-        for line in daemon_lines(reply.daemon):
+        for line in (line for daemon in daemons(reply) for line in daemon_lines(daemon)):
             click.echo(line.plain)
     code = show_answer(reply, connection.json)
     if selection == Selection() and reply.outcome == "none-registered":
@@ -86,7 +87,7 @@ def _console() -> Console:
 
 def _page(reply: Reply, verbose: bool) -> RenderableType:
     parts: list[RenderableType] = [
-        *daemon_lines(reply.daemon, verbose),
+        *(line for daemon in daemons(reply) for line in daemon_lines(daemon, verbose)),
         Text(),
         process_table(reply.rows),
     ]
