@@ -29,6 +29,8 @@ from msmon.errors import (
 
 _REFUSED_ATTEMPTS = 4
 """Attempts at an address where nothing listens; a daemon that restarts needs a moment."""
+_SUSPICIOUS_AFTER_S = 2.0
+"""A handshake that takes longer is looked into: the whole time-out would be wasted."""
 
 
 class Client:
@@ -81,8 +83,9 @@ class Client:
         return answer
 
     def _await_connection(self, deadline_s: float) -> None:
+        suspicious_s = min(deadline_s, time.monotonic() + _SUSPICIOUS_AFTER_S)
         while True:
-            remaining_ms = max(0, int((deadline_s - time.monotonic()) * 1000))
+            remaining_ms = max(0, int((suspicious_s - time.monotonic()) * 1000))
             waited = self._watch.socket.poll(remaining_ms)
             for event in self._watch.events():
                 if event.state == "connected":
@@ -93,8 +96,15 @@ class Client:
                 raise DaemonUnreachable(
                     f"no daemon listens at {self._at}", "start msmon-daemon there"
                 )
-            if not waited:
+            if waited:
+                continue
+            if suspicious_s >= deadline_s or (self._watch.reached and self._is_mute()):
                 raise self._silence()
+            suspicious_s = deadline_s
+
+    def _is_mute(self) -> bool:
+        """Whether what accepts connections there does not greet as ZeroMQ does at once."""
+        return not offered_mechanism(self._at)
 
     def _refusal(self, event: LinkEvent) -> HandshakeRefused:
         """Tell a wrong key from a side that is not secured, which may look the same."""

@@ -120,6 +120,14 @@ def test_a_port_where_something_is_silent():
     assert "does not complete the handshake" in error.message
 
 
+def test_a_silent_port_does_not_cost_the_whole_time_out():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pair = KeyPair.generate()
+        endpoint = Endpoint(f"tcp://127.0.0.1:{server.getsockname()[1]}", pair.public, pair)
+        with pytest.raises(HandshakeRefused, match="does not complete"), Client(endpoint, 600.0):
+            pass
+
+
 def test_a_daemon_that_dies_while_it_is_asked(daemon):
     daemon.start()
     with Client(daemon.endpoint()) as client:
