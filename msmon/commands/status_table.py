@@ -81,7 +81,10 @@ def daemon_lines(daemon: Mapping[str, Any], verbose: bool = False) -> list[Text]
 
 
 def _output_line(sink: Mapping[str, Any]) -> Text:
-    line = Text(f"output {terminal_safe(sink.get('name', '?'))}: ")
+    options = sink.get("options") or {}
+    in_force = ", ".join(f"{name}={terminal_safe(value)}" for name, value in options.items())
+    name = terminal_safe(sink.get("name", "?"))
+    line = Text(f"output {name} ({in_force}): " if in_force else f"output {name}: ")
     if sink.get("problem"):
         return line.append(sentence(sink["problem"]), style="red")
     drops = _drops_by_stage(sink.get("drops") or {}) or "nothing"

@@ -95,9 +95,14 @@ class Sink(abc.ABC):
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         """End the output of a session; its files are complete when this returns."""
 
-    def commit(self) -> None:
+    def commit(self) -> Mapping[str, tuple[str, ...]] | None:
         """Make everything taken so far durable. Called at least every half second while
-        data flows, and once when it pauses; what was committed is acknowledged."""
+        data flows, and once when it pauses; what was committed is acknowledged.
+
+        Returns session id → absolute paths of its files by now, where these are others than
+        was said last; None: nowhere.
+        """
+        return None
 
     def close(self) -> None:
         """Release everything; open sessions stay continuable."""

@@ -5,6 +5,7 @@ An outlet holds frames, not columns; they are decoded here, where the sink runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from msmon.kinds import ActivityKind
@@ -37,7 +38,7 @@ class SinkCalls(Protocol):
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None: ...
 
-    def commit(self) -> None: ...
+    def commit(self) -> Mapping[str, tuple[str, ...]] | None: ...
 
     def close(self) -> None: ...
 

@@ -33,6 +33,8 @@ class _SessionLines:
         progress = self.files.progress
         self.seq = progress.seq
         self.ended = False
+        self.told: tuple[str, ...] = (str(self.files.path),)
+        """The files that the daemon knows of."""
         self._pairing = MarkerPairing()
         self._devices = set(progress.devices)
         if progress.markers:
@@ -119,7 +121,7 @@ class JsonlSink(ExportSink):
         lines, files = self._limits(session)
         opened = _SessionLines(placed, lines, files)
         self._sessions[session.session_id] = opened
-        return SessionOutput((str(opened.files.path),), opened.seq)
+        return SessionOutput(opened.told, opened.seq)
 
     def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
         if session_id in self._sessions:
@@ -149,18 +151,24 @@ class JsonlSink(ExportSink):
         if session_id in self._sessions:
             self._sessions[session_id].end(seq)
 
-    def commit(self) -> None:
+    def commit(self) -> dict[str, tuple[str, ...]]:
         failed: dict[str, str] = {}
+        changed: dict[str, tuple[str, ...]] = {}
         for session_id, lines in list(self._sessions.items()):
             try:
                 lines.commit()
             except (SinkError, OSError) as error:
                 failed[session_id] = str(error)
             else:
+                if lines.files.written != lines.told:
+                    changed[session_id] = lines.files.written
                 if lines.ended:
                     del self._sessions[session_id]
         if failed:
             raise CommitFailed(failed)
+        for session_id in changed.keys() & self._sessions.keys():
+            self._sessions[session_id].told = changed[session_id]
+        return changed
 
     def close(self) -> None:
         for lines in self._sessions.values():

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Progress:
     """Frames of the markers that still wait for their other half, in base 64."""
 
 
+MAX_NAMED = 16
+"""Files that are told one by one."""
+
+
 class RotatedFiles:
     """Writes whole lines into files of at most ``line_limit`` lines.
 
@@ -61,13 +66,27 @@ class RotatedFiles:
         self._path = Path()
         self._lines = 0
         self._length = 0
+        self._made: deque[str] = deque(maxlen=MAX_NAMED)
+        """Names of the newest files that exist, oldest first."""
+        self._count = 0
         self.progress = self._resume()
+        self._has_earlier = self.progress.seq > 0
         self._open_next()
 
     @property
     def path(self) -> Path:
         """The file being written."""
         return self._path
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Absolute paths of the session's files; one pattern where they are many."""
+        empty = self._length == 0  # and will not stay
+        names = list(self._made)[: -1 if empty else None]
+        if self._has_earlier or self._count - empty > len(names):
+            process = self._session.process
+            names = [f"msmonitor_{process.pid}_*_{process.rank}.jsonl"]
+        return tuple(str(self._directory / name) for name in names)
 
     @property
     def room(self) -> int:
@@ -115,12 +134,18 @@ class RotatedFiles:
         self._save()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._path, self._lines, self._length = path, 0, 0
+        self._made.append(path.name)
+        self._count += 1
 
     def _delete_oldest(self) -> None:
         """Make room for one more file; only files of this session are ever deleted."""
         kept = self.progress.kept
         while self._file_limit > 0 and len(kept) >= self._file_limit:
-            (self._directory / kept.pop(0)).unlink(missing_ok=True)
+            name = kept.pop(0)
+            (self._directory / name).unlink(missing_ok=True)
+            if name in self._made:
+                self._made.remove(name)
+            self._count = max(0, self._count - 1)
 
     def _resume(self) -> Progress:
         """Return the progress of this session, with its files cut back to it."""

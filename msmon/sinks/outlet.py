@@ -29,9 +29,9 @@ OpenDone = Callable[["SessionOutput | Exception"], None]
 class Outlet:
     """An output, its queue and its worker; methods may be called from any thread.
 
-    ``on_commit(session_id, seq)`` is called from the worker thread, which starts with
-    the first task. ``queue_bytes`` bounds everything not yet committed. Raises what the
-    sink raises when it is made with these options.
+    ``on_commit(session_id, seq)`` and ``on_files(session_id, paths)`` are called from the
+    worker thread, which starts with the first task. ``queue_bytes`` bounds everything not
+    yet committed. Raises what the sink raises when it is made with these options.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Outlet:
         self.name = sink_class.NAME
         self.wants_records = sink_class.WANTS_RECORDS
         self.on_commit: Callable[[str, int], None] = lambda session_id, seq: None
+        self.on_files: Callable[[str, tuple[str, ...]], None] = lambda session_id, paths: None
         self._wants_windows = sink_class.WANTS_WINDOWS
         self._options = sink_class.options_in_force(options, os.environ)
         self._calls: SinkCalls
@@ -179,6 +180,9 @@ class Outlet:
                 if task.method == "close_session":
                     self._gaps.pop(session_id, None)
         self.on_commit(session_id, seq)
+
+    def files(self, session_id: str, paths: tuple[str, ...]) -> None:
+        self.on_files(session_id, paths)
 
     def handled(self, session_id: str, seq: int) -> None:
         self.on_commit(session_id, seq)

@@ -65,7 +65,7 @@ class Outputs:
         self._sessions: dict[str, _OpenSession] = {}
         self._ended: dict[str, _OpenSession] = {}
         for outlet in self._outlets:
-            outlet.on_commit = partial(self._committed, outlet)
+            self._listen_to(outlet)
 
     @property
     def wants_records(self) -> bool:
@@ -181,9 +181,13 @@ class Outputs:
         with self._lock:
             if name not in self._exports:
                 outlet = Outlet(sink_class(name), {})
-                outlet.on_commit = partial(self._committed, outlet)
+                self._listen_to(outlet)
                 self._exports[name] = outlet
             return self._exports[name]
+
+    def _listen_to(self, outlet: Outlet) -> None:
+        outlet.on_commit = partial(self._committed, outlet)
+        outlet.on_files = partial(self._files_changed, outlet)
 
     def _known(self, session_id: str) -> _OpenSession:
         with self._lock:
@@ -220,6 +224,10 @@ class Outputs:
             result = state.error or self.files(session_id)
         if finished:
             done(result)
+
+    def _files_changed(self, outlet: Outlet, session_id: str, paths: tuple[str, ...]) -> None:
+        with self._lock:
+            self._known(session_id).files[outlet] = paths
 
     def _committed(self, outlet: Outlet, session_id: str, seq: int) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -56,8 +57,9 @@ class ProcessCalls:
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         self._call("close_session", session_id, seq, end)
 
-    def commit(self) -> None:
-        self._call("commit")
+    def commit(self) -> Mapping[str, tuple[str, ...]] | None:
+        changed: Mapping[str, tuple[str, ...]] | None = self._call("commit")
+        return changed
 
     def close(self) -> None:
         """Let the child release everything and wait for its end."""

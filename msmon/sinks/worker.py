@@ -58,6 +58,9 @@ class Report(Protocol):
     def committed(self, session_id: str, seq: int, tasks: list[Task]) -> None:
         """Everything up to ``seq`` is durable or given up; ``tasks`` are released."""
 
+    def files(self, session_id: str, paths: tuple[str, ...]) -> None:
+        """The session is written to these files by now."""
+
     def handled(self, session_id: str, seq: int) -> None:
         """Everything up to ``seq`` is kept in memory until the output works again."""
 
@@ -158,7 +161,8 @@ class SinkWorker:
             return
         failed: dict[str, str] = {}
         try:
-            self._calls.commit()
+            for session_id, paths in (self._calls.commit() or {}).items():
+                self._report.files(session_id, paths)
         except CommitFailed as error:
             failed = error.sessions
         except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the worker

@@ -77,6 +77,29 @@ def test_an_exported_session_is_acknowledged_when_it_is_in_the_file(
     assert broker.outputs.drops("session-0") == {}
 
 
+@pytest.mark.parametrize(
+    ("records", "kept", "told"), [(0, -1, 0), (250, -1, 3), (250, 2, 2), (3000, -1, 1)]
+)
+def test_the_files_told_are_those_that_exist(
+    broker: Broker, kernels: Any, session: Any, tmp_path: Path, records: int, kept: int, told: int
+) -> None:
+    rotated = session(
+        tmp_path, export_type="Jsonl", jsonl_rotate_lines=100, jsonl_rotate_files=kept
+    )
+    assert len(broker.open(rotated)) == 1
+    batch = kernels(records)
+    broker.outputs.put_records("session-0", 2, int(batch.kind), records, batch.to_frames())
+    broker.outputs.close_session("session-0", 3, END)
+    broker.wait("session-0", 3)
+    files = broker.outputs.files("session-0")
+    assert len(files) == told
+    exist = sorted(tmp_path.glob("*.jsonl"))
+    if "*" in "".join(files):  # more than can be named
+        assert sorted(tmp_path.glob(Path(files[0]).name)) == exist
+    else:
+        assert sorted(files) == [str(path) for path in exist]
+
+
 def test_a_session_without_export_is_acknowledged_at_once(
     broker: Broker, session: Any, tmp_path: Path
 ) -> None:
