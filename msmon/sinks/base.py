@@ -95,6 +95,9 @@ class Sink(abc.ABC):
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         """End the output of a session; its files are complete when this returns."""
 
+    def forget_session(self, session_id: str) -> None:
+        """Drop what was kept to recognise a session that has ended: nothing of it comes again."""
+
     def commit(self) -> Mapping[str, tuple[str, ...]] | None:
         """Make everything taken so far durable. Called at least every half second while
         data flows, and once when it pauses; what was committed is acknowledged.

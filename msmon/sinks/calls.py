@@ -38,6 +38,8 @@ class SinkCalls(Protocol):
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None: ...
 
+    def forget_session(self, session_id: str) -> None: ...
+
     def commit(self) -> Mapping[str, tuple[str, ...]] | None: ...
 
     def close(self) -> None: ...
@@ -54,6 +56,7 @@ class DirectCalls:
         self.write_gap = sink.write_gap
         self.write_note = sink.write_note
         self.close_session = sink.close_session
+        self.forget_session = sink.forget_session
         self.commit = sink.commit
         self.close = sink.close
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from msmon.sessions import SessionInfo
 from msmon.sinks.exports import create_file
 
 _MS = 1_000_000
+_FORMAT = "%Y%m%d%H%M%S%f"
+_DIGITS = 17
 
 
 def time_digits(time_ns: int) -> str:
@@ -27,18 +30,21 @@ def create_session_file(
     """Create the next file of a session, empty, in its export directory.
 
     The name is the current millisecond's, or the first later one that is free and greater
-    than ``after`` (17 digits). Raises SinkError or OSError.
+    than ``after`` (17 digits; the clock may have been set back since). Raises SinkError or
+    OSError.
     """
     directory = Path(session.settings.log_file)
     process = session.process
-    time_ns = now_ns()
+    digits = max(time_digits(now_ns()), _next_digits(after) if after else "")
     while True:
-        digits = time_digits(time_ns)
-        time_ns += _MS
-        if digits <= after:
-            continue
         name = f"msmonitor_{process.pid}_{digits}_{process.rank}.{suffix}"
         try:
             return create_file(directory, name, process.uid)
         except FileExistsError:
-            continue
+            digits = _next_digits(digits)
+
+
+def _next_digits(digits: str) -> str:
+    """Return the millisecond after these 17 digits, as a calendar without a time zone has it."""
+    moment = datetime.strptime(digits, _FORMAT) + timedelta(milliseconds=1)
+    return moment.strftime(_FORMAT)[:_DIGITS]

@@ -62,6 +62,9 @@ class _SessionLines:
 
     def end(self, seq: int) -> None:
         """Write the closing lines: the group info, and the devices as the very last."""
+        self.ended = True
+        if self.files.progress.ended and self.seq == self.files.progress.seq:
+            return  # told once more after a restart of the daemon
         notes = self.files.progress.notes
         if GROUP_INFO_KEY in notes:
             self.write_line(seq, {"kind": GROUP_INFO_KEY, "value": notes[GROUP_INFO_KEY]})
@@ -70,17 +73,14 @@ class _SessionLines:
             devices = sorted(self._devices)
             self.write_line(seq, {"kind": "rank_device_map", "rank": rank, "device": devices})
         self.seq = seq
-        self.ended = True
 
     def commit(self) -> None:
-        if self.seq == self.files.progress.seq:
-            return
         progress = self.files.progress
+        if (self.seq, self.ended) == (progress.seq, progress.ended):
+            return
         progress.devices = sorted(self._devices)
         progress.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
-        self.files.commit(self.seq)
-        if self.ended:
-            self.files.end()
+        self.files.commit(self.seq, self.ended)
 
     def _write(self, block: LineBlock) -> None:
         """Write a block in as few system calls as rotation and memory allow."""
@@ -104,6 +104,7 @@ class JsonlSink(ExportSink):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._sessions: dict[str, _SessionLines] = {}
+        self._complete: dict[str, RotatedFiles] = {}
 
     @classmethod
     def options_in_force(
@@ -112,6 +113,7 @@ class JsonlSink(ExportSink):
         return {**limits_in_force(environ), **super().options_in_force(options, environ)}
 
     def open_session(self, session: SessionInfo) -> SessionOutput:
+        self._complete.pop(session.session_id, None)
         interrupted = self._sessions.pop(session.session_id, None)
         if interrupted is not None:
             interrupted.files.close()
@@ -163,12 +165,17 @@ class JsonlSink(ExportSink):
                 if lines.files.written != lines.told:
                     changed[session_id] = lines.files.written
                 if lines.ended:
-                    del self._sessions[session_id]
+                    self._complete[session_id] = self._sessions.pop(session_id).files
         if failed:
             raise CommitFailed(failed)
         for session_id in changed.keys() & self._sessions.keys():
             self._sessions[session_id].told = changed[session_id]
         return changed
+
+    def forget_session(self, session_id: str) -> None:
+        files = self._complete.pop(session_id, None)
+        if files is not None:
+            files.forget()
 
     def close(self) -> None:
         for lines in self._sessions.values():

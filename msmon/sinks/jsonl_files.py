@@ -1,6 +1,6 @@
 """The JSONL files of one session: rotation, clean-up, and where an interrupted one goes on.
 
-A hidden file beside them, removed at the end, holds up to where they are acknowledged.
+A hidden file beside them, removed soon after the end, holds up to where they are acknowledged.
 After a crash they are cut back to that length, so that nothing is torn or written
 twice, and the session goes on in a new file.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
+import tempfile
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ class Progress:
     """Earlier files, oldest first; only when old files are deleted."""
     devices: list[int] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    ended: bool = False
     markers: list[str] = field(default_factory=list)
     """Frames of the markers that still wait for their other half, in base 64."""
 
@@ -71,7 +72,10 @@ class RotatedFiles:
         self._count = 0
         self.progress = self._resume()
         self._has_earlier = self.progress.seq > 0
-        self._open_next()
+        if self.progress.ended:
+            self._path = self._directory / self._last_name()
+        else:
+            self._open_next()
 
     @property
     def path(self) -> Path:
@@ -91,7 +95,7 @@ class RotatedFiles:
     @property
     def room(self) -> int:
         """Lines that the current file still takes, at least 1: a full one is replaced."""
-        if self._lines >= self._line_limit:
+        if self._descriptor < 0 or self._lines >= self._line_limit:
             self._open_next()
         return self._line_limit - self._lines
 
@@ -104,17 +108,19 @@ class RotatedFiles:
         self._lines += line_count
         self._length += len(text)
 
-    def commit(self, seq: int) -> None:
-        """Acknowledge what has been written, up to message ``seq``."""
-        self.progress.seq = seq
+    def commit(self, seq: int, ended: bool) -> None:
+        """Acknowledge what has been written, up to message ``seq``; after the last no file is
+        open and no empty one stays behind."""
+        self.progress.seq, self.progress.ended = seq, ended
         self.progress.open = {self._path.name: self._length}
         self._save()
+        if ended and self._descriptor >= 0:
+            self.close()
+            if self._length == 0:
+                self._path.unlink(missing_ok=True)
 
-    def end(self) -> None:
-        """Close the session's files: no empty file and no progress file stays behind."""
-        self.close()
-        if self._length == 0:
-            self._path.unlink(missing_ok=True)
+    def forget(self) -> None:
+        """Remove the progress file: nothing of this session comes again."""
         self._progress_path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -128,6 +134,7 @@ class RotatedFiles:
         self._delete_oldest()
         path = create_session_file(self._session, "jsonl", self.progress.digits)
         self.progress.digits = path.name.split("_")[2]
+        self.progress.ended = False
         self.progress.open[path.name] = 0
         if self._file_limit > 0:
             self.progress.kept.append(path.name)
@@ -136,6 +143,10 @@ class RotatedFiles:
         self._path, self._lines, self._length = path, 0, 0
         self._made.append(path.name)
         self._count += 1
+
+    def _last_name(self) -> str:
+        process = self._session.process
+        return f"msmonitor_{process.pid}_{self.progress.digits}_{process.rank}.jsonl"
 
     def _delete_oldest(self) -> None:
         """Make room for one more file; only files of this session are ever deleted."""
@@ -181,10 +192,15 @@ class RotatedFiles:
         self._saved = text
 
     def _remove_stale(self) -> None:
+        """By the clock of the file system: this machine's own may have been set meanwhile."""
         for path in self._directory.glob(".msmonitor_*.progress"):
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > STALE_AFTER_S:
+                if path != self._progress_path and self._age_s(path) > STALE_AFTER_S:
                     path.unlink()
+
+    def _age_s(self, path: Path) -> float:
+        with tempfile.TemporaryFile(dir=self._directory) as now:
+            return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
 
 
 def _cut_back(path: Path, length: int) -> None:

@@ -119,9 +119,9 @@ class Outlet:
             thread.join()
 
     def _append(self, task: Task) -> None:
-        """Queue a task; the lock is held."""
+        """Queue a task; the lock is held. While the daemon ends it is left to the agent, which
+        sends it again to the next one."""
         if self._deadline_s is not None:
-            self._count_drop(task, "sink", "the daemon is ending")
             return
         self._queue.append(task)
         self._held_bytes += task.size_bytes

@@ -57,6 +57,9 @@ class ProcessCalls:
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         self._call("close_session", session_id, seq, end)
 
+    def forget_session(self, session_id: str) -> None:
+        self._call("forget_session", session_id)
+
     def commit(self) -> Mapping[str, tuple[str, ...]] | None:
         changed: Mapping[str, tuple[str, ...]] | None = self._call("commit")
         return changed
@@ -135,7 +138,10 @@ def serve(connection: Connection, sink_class: type[Sink]) -> None:
             error = SinkError(str(failure))
         except Exception as failure:  # noqa: BLE001 - a sink's bug must reach the daemon as text
             error = MsmonError(f"{type(failure).__name__}: {failure}")
-        connection.send((error, value))
+        try:
+            connection.send((error, value))
+        except (BrokenPipeError, ConnectionResetError):
+            return
         if method == "close":
             return
 

@@ -30,6 +30,10 @@ stream (and with it the live statistics) goes on while, say, a disk is full."""
 GIVE_UP_AFTER_S = 60.0
 """A session that has ended and still can't be written is given up after this time."""
 
+FORGET_AFTER_S = 5.0
+"""After this time the agent surely knows that the end of its session is safe, and sends nothing
+of it again."""
+
 TASK_BYTES = 256
 """What a task without payload is counted as."""
 
@@ -107,6 +111,7 @@ class SinkWorker:
         self._report = report
         self._backlog_bytes = backlog_bytes
         self._sessions: dict[str, _Session] = {}
+        self._forget_at_s: dict[str, float] = {}
         self._uncommitted_bytes = 0
         self._uncommitted_since_s = 0.0
 
@@ -114,6 +119,7 @@ class SinkWorker:
         """Hand a task to the sink, or keep it while its session is blocked."""
         if task.method == "open_session" and task.session_id not in self._sessions:
             self._sessions[task.session_id] = _Session(task.arguments[0])
+            self._forget_at_s.pop(task.session_id, None)
         session = self._sessions.get(task.session_id)
         if session is None:
             self._report.dropped(task, "sink", "the session is not open in this output")
@@ -138,6 +144,7 @@ class SinkWorker:
         ]
         if self._uncommitted_since_s:
             times.append(self._uncommitted_since_s + COMMIT_INTERVAL_S)
+        times += self._forget_at_s.values()
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def tick(self) -> None:
@@ -152,6 +159,7 @@ class SinkWorker:
         since_s = self._uncommitted_since_s
         if since_s and now_s >= since_s + COMMIT_INTERVAL_S:
             self.commit()
+        self._forget([item for item, at_s in self._forget_at_s.items() if now_s >= at_s])
 
     def commit(self) -> None:
         """Make what the sink has taken durable and report it, session by session."""
@@ -187,6 +195,7 @@ class SinkWorker:
         for session in list(self._sessions.values()):
             for task in session.tasks:
                 self._report.dropped(task, "disk", "not written before the daemon ended")
+        self._forget(list(self._forget_at_s))
         try:
             self._calls.close()
         except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the worker
@@ -292,10 +301,19 @@ class SinkWorker:
         self._report.committed(session.id, seq, tasks)
         if tasks[-1].method == "close_session":
             del self._sessions[session.id]
+            self._forget_at_s[session.id] = time.monotonic() + FORGET_AFTER_S
             for task in session.tasks:
                 self.take(task)
         elif session.tasks:
             self._hand_over(session)
+
+    def _forget(self, session_ids: list[str]) -> None:
+        for session_id in session_ids:
+            del self._forget_at_s[session_id]
+            try:
+                self._calls.forget_session(session_id)
+            except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the worker
+                _log.warning("session %s can't be forgotten: %s", session_id, error)
 
     def _give_up(self, session: _Session, reason: str) -> None:
         for task in session.tasks:

@@ -217,6 +217,10 @@ class Job:
         except BusError:
             return {}
 
+    def daemon_row(self) -> dict[str, Any]:
+        """Return what the daemon says of itself."""
+        return self.request(StatusRequest()).daemon
+
     def await_states(self, state: str, *ranks: Rank) -> dict[int, dict[str, Any]]:
         """Wait until these ranks, or all that live, are in a state; returns the rows."""
         pids = [rank.pid for rank in ranks or self.living]

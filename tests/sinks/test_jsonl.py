@@ -19,6 +19,7 @@ from msmon.kinds import ActivityKind
 from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd
 from msmon.sinks.base import CommitFailed
+from msmon.sinks.file_names import create_session_file
 from msmon.sinks.json_lines import Texts, json_text, lines
 from msmon.sinks.jsonl import JsonlSink
 from msmon.sinks.jsonl_limits import limits_in_force
@@ -45,6 +46,7 @@ def write(sink: JsonlSink, session: Any, *batches: Batch) -> None:
         sink.write_records(session.session_id, seq, batch)
     sink.close_session(session.session_id, len(batches) + 2, END)
     sink.commit()
+    sink.forget_session(session.session_id)
 
 
 def test_kernel_lines_have_the_known_keys_in_alphabetical_order(
@@ -156,9 +158,53 @@ def test_after_a_crash_nothing_is_torn_twice_or_lost(
     second.write_records("session-0", 3, kernels(10, seed=2))
     second.close_session("session-0", 4, END)
     second.commit()
+    second.forget_session("session-0")
     expected = [*kernels(10, seed=1).records["start_ns"], *kernels(10, seed=2).records["start_ns"]]
     assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_an_end_that_the_daemon_forgot_in_a_crash_can_be_told_again(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    first, second = JsonlSink(), JsonlSink()
+    first.open_session(session(tmp_path))
+    first.write_records("session-0", 2, kernels(10))
+    first.close_session("session-0", 3, END)
+    first.commit()
+    before = read(tmp_path)
+    assert second.open_session(session(tmp_path)).written_seq == 3
+    second.close_session("session-0", 3, END)
+    second.commit()
+    second.forget_session("session-0")
+    assert read(tmp_path) == before
+    assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_a_lost_session_that_comes_back_goes_on_in_a_new_file(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    sink = JsonlSink()
+    sink.open_session(session(tmp_path))
+    sink.write_records("session-0", 2, kernels(10, seed=1))
+    sink.commit()
+    sink.close_session("session-0", 2, SessionEnd(END.end_ns, "lost"))
+    sink.commit()
+    assert sink.open_session(session(tmp_path)).written_seq == 2
+    sink.write_records("session-0", 3, kernels(10, seed=2))
+    sink.close_session("session-0", 4, END)
+    sink.commit()
+    sink.forget_session("session-0")
+    kinds = [item["kind"] for item in read(tmp_path)]
+    assert kinds == [*["Kernel"] * 10, "rank_device_map"] * 2
+    assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_a_clock_set_back_costs_no_time(tmp_path: Path, session: Callable[..., Any]) -> None:
+    day_later = create_session_file(session(tmp_path), "jsonl", now_ns=lambda: 10**18 + 10**14)
+    digits = day_later.name.split("_")[2]
+    path = create_session_file(session(tmp_path), "jsonl", digits, now_ns=lambda: 10**18)
+    assert int(path.name.split("_")[2]) == int(digits) + 1
 
 
 def test_a_write_that_fails_half_way_is_undone_and_repeated(

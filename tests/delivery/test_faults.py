@@ -1,0 +1,20 @@
+"""Records are written or counted as dropped, exactly, through every fault of its surroundings."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from faults import FaultRun, Load
+
+SHORT = Load(ranks=8, rate=3000, calm_s=0.5, away_s=1.0, stopped_s=5.0, disk_bytes=1 << 30)
+
+
+def test_every_record_is_written_or_counted_as_dropped() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="msmon-")).resolve()
+    report = FaultRun(directory, SHORT, print).run()
+    for name, value in {**dict(report.faults), **report.figures}.items():
+        print(f"{name}: {value}")
+    assert report.problems == []
+    shutil.rmtree(directory)
