@@ -146,8 +146,9 @@ class Monitoring:
     async def _written_row(self, answer: Answer, deadline_s: float) -> dict[str, Any]:
         """Return which files an ended session has written, once they are complete."""
         remaining_s = max(0.0, deadline_s - time.monotonic())
+        complete = await self._streams.written(answer.session_id, remaining_s)
         row: dict[str, Any] = {"files": list(self._outputs.files(answer.session_id))}
-        if not await self._streams.written(answer.session_id, remaining_s):
+        if not complete:
             row["text"] = f"{answer.text}; its outputs are still being written"
         return row
 
