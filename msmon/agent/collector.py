@@ -252,7 +252,9 @@ class Collector:
     def _stop_session(self, fields: dict[str, Any]) -> Answer:
         if fields:
             raise UsageError(f"stop takes no options, got {', '.join(sorted(fields))}")
-        session = self._running_session()
+        if self._session is None:
+            return Answer(True, "monitoring does not run in this process; nothing to stop")
+        session = self._session
         self._end_session("stopped")
         return self._answer(session, f"monitoring stopped: {_totals(session.counts())}")
 

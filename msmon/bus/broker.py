@@ -85,6 +85,7 @@ class Broker:
         self._connections = Connections(router, self._limited, time.monotonic())
         self._allow_list_changes = 0
         self._receive_due = False
+        self._closing = False
         self._requests: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Future[None] | None = None
         self._outputs = outputs(self._committed)
@@ -116,6 +117,7 @@ class Broker:
 
     async def close(self) -> None:
         """Stop serving; write out what the outputs hold, and acknowledge it."""
+        self._closing = True
         self._check_handle.cancel()
         self._loop.remove_reader(self._router.FD)
         self._loop.remove_reader(self._authenticator.socket.FD)
@@ -133,7 +135,7 @@ class Broker:
     def _receive(self) -> None:
         """Take what has arrived. The ROUTER's descriptor tells of new messages only once."""
         self._receive_due = False
-        for _ in range(_MESSAGES_PER_TURN):
+        for _ in range(0 if self._closing else _MESSAGES_PER_TURN):
             try:
                 frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.ZMQError:  # Again: nothing left; or closed
@@ -145,7 +147,7 @@ class Broker:
         self._receive_soon()
 
     def _receive_soon(self) -> None:
-        if not self._receive_due:
+        if not self._receive_due and not self._closing:
             self._receive_due = True
             self._loop.call_soon(self._receive)
 

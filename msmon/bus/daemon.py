@@ -37,6 +37,7 @@ from msmon.errors import BusError, MsmonError
 _log = logging.getLogger(__name__)
 
 _SOCKET_CHECK_S = 1.0
+_LINGER_MS = 200
 _STOP_LIMIT_S = 4.8
 """Longer than the outputs' own limit, and below what service managers wait at least."""
 
@@ -81,7 +82,7 @@ async def serve(
     try:
         await _serve_in(settings, runtime, context, outputs, surface, stop)
     finally:
-        context.destroy(linger=0)
+        context.destroy(linger=_LINGER_MS)  # the acknowledgements of the last commit
         runtime.release()
 
 

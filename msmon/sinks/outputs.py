@@ -7,6 +7,7 @@ committed is acknowledged.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -66,6 +67,9 @@ class Outputs:
         self._ended: dict[str, _OpenSession] = {}
         for outlet in self._outlets:
             self._listen_to(outlet)
+        for name in EXPORT_SINKS.values():
+            with contextlib.suppress(SinkError):  # whoever asks for such an export is told
+                sink_class(name)  # imports it now: later that would hold up the broker
 
     @property
     def wants_records(self) -> bool:
