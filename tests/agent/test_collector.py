@@ -106,6 +106,12 @@ def test_a_failing_stop_ends_the_session(command, recorder, monkeypatch):
     assert command("monitor.start", kinds="Kernel").ok
 
 
+def test_a_stop_where_nothing_runs_is_no_failure(command):
+    answer = command("monitor.stop")
+    assert answer.ok
+    assert "nothing to stop" in answer.text
+
+
 def test_ticks_that_keep_failing_end_the_session(command, recorder, monkeypatch, wait_for):
     monkeypatch.setattr(MonitoringSession, "tick", fail)
     command("monitor.start", kinds="Kernel", report_interval_s=0.1)

@@ -47,8 +47,10 @@ class Load:
     """Between two faults."""
     away_s: float = 10.0
     stopped_s: float = 20.0
+    slow_s: float = 20.0
     disk_bytes: int = 8 << 30
-    rounds: int = 1
+    seconds: float = 0.0
+    """Rounds of all faults begin for so long, at least one."""
 
 
 @dataclass
@@ -101,7 +103,8 @@ class FaultRun:
             stack.enter_context(self._job)
             peaks = stack.enter_context(PeakMemory(self._job))
             self._start()
-            for _ in range(self.load.rounds):
+            until_s = time.monotonic() + self.load.seconds
+            while not self.report.faults or time.monotonic() < until_s:
                 for name, fault in self._faults():
                     self._strike(name, fault)
             self._finish()
@@ -241,7 +244,7 @@ class FaultRun:
         assert self._job.daemon is not None
         outputs = psutil.Process(self._job.daemon.pid).children()
         assert outputs, "no output runs in a process of its own"
-        until_s = time.monotonic() + self.load.stopped_s
+        until_s = time.monotonic() + self.load.slow_s
         while time.monotonic() < until_s:
             for output in outputs:
                 output.suspend()
@@ -258,12 +261,13 @@ class FaultRun:
 
     def _shift_clock(self) -> None:
         """Days forward, where the daemon is also killed and restarted, then back and beyond."""
-        for days in (3, -3):
-            self._clock.shift(days * DAY_S)
-            time.sleep(self.load.calm_s)
-            self._job.end_daemon(signal.SIGKILL)
-            self._job.start_daemon()
-            self._job.await_states("monitoring")
+        self._clock.shift(3 * DAY_S)
+        time.sleep(self.load.calm_s)
+        self._job.end_daemon(signal.SIGKILL)
+        self._job.start_daemon()
+        self._job.await_states("monitoring")
+        self._clock.shift(-3 * DAY_S)
+        time.sleep(self.load.calm_s)
         self._clock.shift(0)
 
     # --- the reckoning ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Records are written or counted as dropped, exactly, through every fault of its surroundings."""
+"""Records are written or counted as dropped, exactly, through every fault of their surroundings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from pathlib import Path
 
 from faults import FaultRun, Load
 
-SHORT = Load(ranks=8, rate=3000, calm_s=0.5, away_s=1.0, stopped_s=5.0, disk_bytes=1 << 30)
+SHORT = Load(
+    ranks=8,
+    rate=1000,
+    calm_s=0.3,
+    away_s=0.5,
+    stopped_s=5.0,
+    slow_s=2.0,
+    disk_bytes=512 << 20,
+)
 
 
 def test_every_record_is_written_or_counted_as_dropped() -> None:
