@@ -261,12 +261,12 @@ def test_an_output_that_hangs_does_not_keep_it_from_ending(daemons):
         "class Hanging:\n"
         "    def __init__(self, on_commit): pass\n"
         "    def close(self, timeout_s): time.sleep(60)\n"
-        "settings = DaemonSettings(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "settings = DaemonSettings(*map(Path, sys.argv[1:]))\n"
         "asyncio.run(serve(settings, Hanging, Surface(lambda line: print(line, flush=True))))\n"
     )
     keys = daemons.runtime.parent / "keys"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(daemons.runtime), str(keys)],
+        [sys.executable, "-c", program, str(daemons.runtime), str(keys), str(keys)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
