@@ -1,7 +1,8 @@
 """Traces by MindSpore's profiler: one ``*_ascend_ms`` directory per rank.
 
-Names and arguments as in MindSpore 2.7 (``mindspore.profiler``). Its step numbers begin
-at 0 with the trace; the ones asked for are in the answer and in the status.
+Names and arguments as in MindSpore 2.10 (``mindspore/profiler/profiler.py``,
+``experimental_config.py``); what an older version lacks is named in the answer. Its step
+numbers begin at 0 with the trace; the ones asked for are in the answer and in the status.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar
 
-from msmon.agent.tracing.ascend import ENDLESS, EXPERIMENTAL, AscendBackend
-from msmon.agent.tracing.backend import Keywords, arguments, keyword
+from msmon.agent.tracing.ascend import EXPERIMENTAL, NEEDS, AscendBackend, Need
+from msmon.agent.tracing.backend import Keywords, keyword
+from msmon.agent.tracing.plan import TracePlan
 
 
 def _profiler_module() -> Any:
@@ -35,6 +37,13 @@ def _export_type(value: str) -> dict[str, Any]:
     return {"export_type": [getattr(_profiler_module().ExportType, value)]}
 
 
+def _host_systems(value: str) -> dict[str, Any]:
+    if not value:
+        return {}
+    systems = _profiler_module().HostSystem
+    return {"host_sys": [getattr(systems, name.upper()) for name in value.split(",")]}
+
+
 class MindSporeBackend(AscendBackend):
     """See :class:`msmon.agent.tracing.backend.Backend`."""
 
@@ -49,20 +58,24 @@ class MindSporeBackend(AscendBackend):
         **EXPERIMENTAL,
         "profiler_level": _level,
         "aic_metrics": _metrics,
-        "msprof_tx": keyword("mstx"),
+        "host_sys": _host_systems,
         "export_type": _export_type,
     }
-    ANALYSE = "import sys; from mindspore.profiler.profiler import analyse; analyse(sys.argv[1])"
+    NEEDS: ClassVar[dict[str, Need]] = {
+        **NEEDS,
+        "profiler_level": (
+            lambda options: options["profiler_level"] != "Level_none" or options["msprof_tx"],
+            "--msprof-tx for Level_none",
+        ),
+    }
+    ANALYSE = (
+        "import sys; from mindspore.profiler.profiler import analyse; "
+        "analyse(sys.argv[1], data_simplification=sys.argv[2] == 'true')"
+    )
 
-    def _make_profiler(self, step: int, warmup: int) -> Any:
-        module, options = _profiler_module(), self._plan.options
-        experimental = arguments(options, self.EXPERIMENTAL_OPTIONS)
-        return module.profile(
-            **arguments(options, self.OPTIONS),
-            start_profile=False,
-            schedule=module.schedule(wait=0, warmup=warmup, active=ENDLESS, repeat=1),
-            on_trace_ready=module.tensorboard_trace_handler(
-                self._plan.directory, analyse_flag=False
-            ),
-            experimental_config=module._ExperimentalConfig(**experimental),
-        )
+    def __init__(self, plan: TracePlan) -> None:
+        super().__init__(plan)
+        self._arguments["start_profile"] = False  # else the constructor starts it
+
+    def _module(self) -> Any:
+        return _profiler_module()

@@ -10,9 +10,8 @@ import inspect
 import sys
 from typing import Any, ClassVar
 
-from msmon.agent.tracing.ascend import ENDLESS, EXPERIMENTAL, AscendBackend
-from msmon.agent.tracing.backend import Keywords, arguments, keyword, not_honoured
-from msmon.agent.tracing.plan import TracePlan
+from msmon.agent.tracing.ascend import EXPERIMENTAL, NEEDS, AscendBackend, Need
+from msmon.agent.tracing.backend import Keywords, keyword, listed
 
 
 def _profiler_module() -> Any:
@@ -32,6 +31,12 @@ def _metrics(value: str) -> dict[str, Any]:
     return {"aic_metrics": getattr(_profiler_module().AiCMetrics, value)}
 
 
+def _markers(value: bool) -> dict[str, Any]:
+    """``msprof_tx``, which is older, warns in 2.13 that it will go."""
+    known = inspect.signature(_profiler_module()._ExperimentalConfig).parameters
+    return {"mstx" if "mstx" in known else "msprof_tx": value}
+
+
 class TorchNpuBackend(AscendBackend):
     """See :class:`msmon.agent.tracing.backend.Backend`."""
 
@@ -48,34 +53,32 @@ class TorchNpuBackend(AscendBackend):
         **EXPERIMENTAL,
         "profiler_level": _level,
         "aic_metrics": _metrics,
+        "host_sys": listed("host_sys"),
         "op_attr": keyword("op_attr"),
-        "msprof_tx": keyword("msprof_tx"),
+        "msprof_tx": _markers,
         "gc_detect_threshold": lambda ms: {"gc_detect_threshold": ms if ms >= 0 else None},
         "export_type": lambda value: {"export_type": value.lower()},
     }
+    NEEDS: ClassVar[dict[str, Need]] = {
+        **NEEDS,
+        "gc_detect_threshold": (
+            lambda options: "CPU" in options["activities"],
+            "CPU among --activities",
+        ),
+    }
     ANALYSE = "import sys; from torch_npu.profiler.profiler import analyse; analyse(sys.argv[1])"
 
-    def __init__(self, plan: TracePlan) -> None:
-        super().__init__(plan)
-        known = inspect.signature(_profiler_module()._ExperimentalConfig.__init__).parameters
-        self._experimental = {
-            name: keywords
-            for name, keywords in self.EXPERIMENTAL_OPTIONS.items()
-            if known.keys() >= keywords(plan.options[name]).keys()
-        }
-        self.left_out = not_honoured(plan.options, self.OPTIONS, self._experimental)
+    def _module(self) -> Any:
+        return _profiler_module()
+
+    def _without_effect(self) -> tuple[str, ...]:
+        lacking = super()._without_effect()
+        if self._plan.options["op_attr"] and not getattr(self._config, "_op_attr", True):
+            lacking += ("--op-attr (needs --export-type Db)",)  # or a CANN that always makes it
+        return lacking
 
     def _make_profiler(self, step: int, warmup: int) -> Any:
-        module, options = _profiler_module(), self._plan.options
-        experimental = arguments(options, self._experimental)
-        profiler = module.profile(
-            **arguments(options, self.OPTIONS),
-            schedule=module.schedule(wait=0, warmup=warmup, active=ENDLESS, repeat=1),
-            on_trace_ready=module.tensorboard_trace_handler(
-                self._plan.directory, analyse_flag=False
-            ),
-            experimental_config=module._ExperimentalConfig(**experimental),
-        )
+        profiler = super()._make_profiler(step, warmup)
         # the numbers of its ProfilerStep annotations are the training's own
         profiler._set_step_num_offset_for_dynamic_prof(step)
         return profiler

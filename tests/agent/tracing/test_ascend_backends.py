@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import sys
 import types
 
@@ -27,7 +29,6 @@ class Config:
         profiler_level=None,
         aic_metrics=None,
         l2_cache=None,
-        msprof_tx=None,
         mstx=None,
         data_simplification=None,
         export_type=None,
@@ -47,12 +48,25 @@ def profiler_module(directory, suffix: str) -> types.ModuleType:
     module.calls = []
 
     class Profile:
-        def __init__(self, **arguments) -> None:
-            module.arguments = arguments
+        def __init__(
+            self,
+            *,
+            activities=None,
+            record_shapes=None,
+            profile_memory=None,
+            with_stack=None,
+            schedule=None,
+            on_trace_ready=None,
+            experimental_config=None,
+            **others,
+        ) -> None:
+            module.arguments = {k: v for k, v in locals().items() if k != "self"} | others
 
         def start(self) -> None:
             module.calls.append("start")
-            (directory / f"node_{os.getpid()}_20260101_{suffix}").mkdir()
+            written = directory / f"{socket.gethostname()}_{os.getpid()}_20260101_{suffix}"
+            written.mkdir()
+            (written / "profiler_info_0.json").touch()
 
         def step(self) -> None:
             module.calls.append("step")
@@ -93,7 +107,7 @@ def plan(directory, **options) -> TracePlan:
 
 def test_torch_npu_gets_every_option_that_it_has(framework, tmp_path):
     module = framework("torch_npu", "ascend_pt")
-    wanted = {"with_flops": True, "profiler_level": "Level1", "aic_metrics": "Memory"}
+    wanted = {"with_stack": True, "profiler_level": "Level1", "aic_metrics": "Memory"}
     wanted |= {"host_sys": "cpu,mem", "gc_detect_threshold": 5, "export_type": "Db"}
     backend = make_backend(plan(tmp_path, **wanted))
     assert backend.left_out == ()
@@ -101,17 +115,39 @@ def test_torch_npu_gets_every_option_that_it_has(framework, tmp_path):
     for step in (9, 10, 11):
         backend.step(step)
     backend.end()
-    assert module.calls == ["start", "step", "step", "step", "stop"]
+    assert module.calls == ["start", *["step"] * 4, "stop"], "the schedule comes to its end"
     assert module.offset == 8
     assert module.arguments["activities"] == ["CPU", "NPU"]
-    assert module.arguments["with_flops"] is True
-    assert module.arguments["schedule"]["warmup"] == 2
+    assert module.arguments["with_stack"] is True
+    schedule = {"wait": 0, "warmup": 2, "active": 2, "repeat": 1}
+    assert module.arguments["schedule"] == schedule
     config = module.arguments["experimental_config"].values
     assert config["profiler_level"] == "Level1"
     assert config["host_sys"] == ["cpu", "mem"]
     assert config["gc_detect_threshold"] == 5
     assert config["export_type"] == "db"
-    assert backend.write(10, 11) == (str(tmp_path / f"node_{os.getpid()}_20260101_ascend_pt"),)
+    name = f"{socket.gethostname()}_{os.getpid()}_20260101_ascend_pt"
+    assert backend.write(10, 11) == (str(tmp_path / name),)
+
+
+def test_a_trace_limited_by_time_is_stopped_within_its_schedule(framework, tmp_path):
+    module = framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path, iterations=0, duration_ms=100))
+    backend.begin(10, 10)
+    backend.step(11)
+    backend.end()
+    assert module.calls == ["start", "step", "stop"]
+
+
+def test_options_that_lack_another_are_told_with_what_they_need(framework, tmp_path):
+    framework("torch_npu", "ascend_pt")
+    wanted = {"aic_metrics": "Memory", "mstx_domain_include": "a,b", "activities": "NPU"}
+    backend = make_backend(plan(tmp_path, gc_detect_threshold=1, **wanted))
+    assert backend.left_out == (
+        "--aic-metrics (needs --profiler-level Level1 or Level2)",
+        "--mstx-domain-include (needs --msprof-tx)",
+        "--gc-detect-threshold (needs CPU among --activities)",
+    )
 
 
 def test_an_older_torch_npu_names_what_it_has_not(framework, tmp_path):
@@ -142,13 +178,42 @@ def test_parsing_that_fails_is_told_with_its_reason(framework, tmp_path, monkeyp
         backend.write(10, 11)
 
 
+def test_parsing_without_results_is_a_failure(framework, tmp_path, monkeypatch):
+    framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path, analyse=True))
+    monkeypatch.setattr(type(backend), "ANALYSE", "print('no msprof here')")
+    backend.begin(10, 10)
+    backend.end()
+    with pytest.raises(RuntimeError, match="no results: no msprof here"):
+        backend.write(10, 11)
+
+
+def test_raw_data_of_a_profiler_that_failed_is_a_failure(framework, tmp_path):
+    framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path))
+    backend.begin(10, 10)
+    backend.end()
+    for info in tmp_path.glob("*/profiler_info*.json"):
+        info.unlink()
+    with pytest.raises(RuntimeError, match="left only parts in"):
+        backend.write(10, 11)
+
+
+def test_a_directory_that_the_profiler_refuses_is_a_failure(framework, tmp_path):
+    module = framework("mindspore", "ascend_ms")
+    module.tensorboard_trace_handler = lambda path, analyse_flag: None  # it has printed why
+    backend = make_backend(plan(tmp_path))
+    with pytest.raises(RuntimeError, match="refuses the path"):
+        backend.begin(10, 10)
+
+
 def test_a_profiler_that_wrote_nothing_is_a_failure(framework, tmp_path):
     framework("torch_npu", "ascend_pt")
     backend = make_backend(plan(tmp_path))
     backend.begin(10, 10)
     backend.end()
     for path in tmp_path.iterdir():
-        path.rmdir()
+        shutil.rmtree(path)
     with pytest.raises(RuntimeError, match="has written nothing"):
         backend.write(10, 11)
 
