@@ -125,9 +125,7 @@ class Connections:
         self._known[descriptor] = connection
         return connection
 
-    def heard(
-        self, route: bytes, frame: zmq.Frame, address: str, credential: str, now_s: float
-    ) -> Connection:
+    def heard(self, route: bytes, frame: zmq.Frame, now_s: float) -> Connection:
         """Return the connection that a whole message has come from."""
         self._now_s = now_s
         descriptor = int(frame.get(zmq.SRCFD))
@@ -138,7 +136,7 @@ class Connections:
             if connection is None or connection.route not in (b"", route):
                 connection = self._add(descriptor, now_s)
             connection.route = route
-            connection.address, connection.credential = address, credential
+            connection.address, connection.credential = _vouched(frame)
         connection.heard_s = now_s
         return connection
 
@@ -217,3 +215,11 @@ def _origin(descriptor: int) -> object:
             return f"uid {uid}, pid {pid}"
     except OSError:
         return None
+
+
+def _vouched(frame: zmq.Frame) -> tuple[str, str]:
+    """Return address and user id as the authenticator knows them; empty without one."""
+    try:
+        return str(frame.get("Peer-Address")), str(frame.get("User-Id"))
+    except (zmq.ZMQError, KeyError):
+        return "", ""

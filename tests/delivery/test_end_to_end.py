@@ -124,6 +124,20 @@ def totals(events: Counter[Event]) -> Operators:
     return result
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_an_end_of_the_daemon_costs_nothing_and_doubles_nothing(
+    session: Session, how: signal.Signals
+) -> None:
+    session.start(kinds=ALL_KINDS)
+    session.await_records(RECORDS // 4)
+    session.job.end_daemon(how)
+    session.job.start_daemon()
+    session.job.await_states("monitoring")
+    session.await_records(RECORDS // 8)
+    session.stop()
+    session.check_exact()
+
+
 def test_ledger_daemon_database_and_lines_agree(session: Session) -> None:
     session.start(kinds=ALL_KINDS)
     session.await_records(RECORDS)
@@ -161,20 +175,6 @@ def test_a_database_can_be_read_while_it_is_written(session: Session) -> None:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()[0] > 0
         session.await_records(RECORDS // 4)
-    session.stop()
-    session.check_exact()
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_an_end_of_the_daemon_costs_nothing_and_doubles_nothing(
-    session: Session, how: signal.Signals
-) -> None:
-    session.start(kinds=ALL_KINDS)
-    session.await_records(RECORDS // 4)
-    session.job.end_daemon(how)
-    session.job.start_daemon()
-    session.job.await_states("monitoring")
-    session.await_records(RECORDS // 8)
     session.stop()
     session.check_exact()
 
