@@ -271,6 +271,7 @@ def _start(known: dict[str, Any]) -> None:
         try:
             identity = dataclasses.replace(process.current_process(), **known)
             agent = Agent(identity, _steps)
+            ranks.mark(os.environ)
             agent.start()
         except (RuntimeError, OSError, zmq.ZMQError) as error:
             # no more threads or descriptors, or the interpreter is shutting down
@@ -278,7 +279,6 @@ def _start(known: dict[str, Any]) -> None:
         else:
             _agent = agent
             watch_steps()
-            ranks.mark(os.environ)
             # as late as possible: hooks run in reverse, and the framework must still be there
             atexit.unregister(shutdown)
             atexit.register(shutdown)

@@ -184,9 +184,12 @@ class Connections:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process uses (proc(5), statm)."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    """Return the memory that this process uses (proc(5), statm); 0 where that can't be read."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0
 
 
 def _duplicate(descriptor: int) -> socket.socket:

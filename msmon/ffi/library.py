@@ -195,11 +195,14 @@ def _not_preloaded(entry: str) -> LibraryUnavailable:
 
 
 def _path_in_process() -> str | None:
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        for line in maps:
-            path = line.rstrip("\n").split(maxsplit=5)[5:]
-            if path and os.path.basename(path[0]).startswith(LIBRARY_NAME):
-                return path[0]
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                path = line.rstrip("\n").split(maxsplit=5)[5:]
+                if path and os.path.basename(path[0]).startswith(LIBRARY_NAME):
+                    return path[0]
+    except OSError:
+        pass  # no /proc here: then the library is looked for by name only
     return None
 
 

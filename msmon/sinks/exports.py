@@ -79,9 +79,12 @@ def give_to(target: Path | int, uid: int) -> None:
     """
     if os.geteuid() != 0 or uid <= 0:
         return
-    with contextlib.suppress(KeyError, PermissionError):
-        follow = isinstance(target, int)
-        os.chown(target, uid, pwd.getpwuid(uid).pw_gid, follow_symlinks=follow)
+    try:
+        group_id = pwd.getpwuid(uid).pw_gid
+    except KeyError:  # a user of some container, unknown here
+        group_id = -1
+    with contextlib.suppress(PermissionError):
+        os.chown(target, uid, group_id, follow_symlinks=isinstance(target, int))
 
 
 def create_file(directory: Path, name: str, owner_uid: int) -> Path:

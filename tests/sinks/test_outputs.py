@@ -17,7 +17,7 @@ import pytest
 from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.sessions import MonitorSettings, SessionEnd
 from msmon.sinks.catalog import describe_sinks, parse_sink_option, sink_class
-from msmon.sinks.exports import create_file, resolve_export
+from msmon.sinks.exports import create_file, give_to, resolve_export
 from msmon.sinks.jsonl import JsonlSink
 from msmon.sinks.log import LogSink
 from msmon.sinks.outlet import Outlet
@@ -275,3 +275,14 @@ def test_a_sink_of_another_package_is_found(
     found, options = parse_sink_option("tiny")
     assert (found.NAME, options) == ("tiny", {})
     assert ("tiny", "Counts windows.", ()) in describe_sinks()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_of_a_user_without_an_entry_in_the_password_file_belong_to_that_user(
+    tmp_path: Path,
+) -> None:
+    """The job runs in a container, whose users this machine does not know."""
+    path = tmp_path / "export.db"
+    path.touch()
+    give_to(path, 3_000_000)
+    assert path.stat().st_uid == 3_000_000
