@@ -284,8 +284,12 @@ class Collector:
         return Answer(True, "monitoring goes on")
 
     def _answer(self, session: MonitoringSession, text: str) -> Answer:
+        kinds_by_reason: dict[str, list[str]] = {}
         for name, reason in session.unavailable_kinds.items():
-            text += f"; {name} is unavailable: {reason}"
+            kinds_by_reason.setdefault(reason, []).append(name)
+        for reason, names in kinds_by_reason.items():
+            verb = "is" if len(names) == 1 else "are"
+            text += f"; {','.join(names)} {verb} unavailable: {reason}"
         filtered = [kind for kind in session.recorded_kinds if not session.keeps(kind)]
         if filtered:
             text += f"; the filter keeps no record of kind {format_kinds(filtered)}"

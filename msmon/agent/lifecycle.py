@@ -102,6 +102,11 @@ class Agent:
         """Whether an npu-monitor session runs, as far as is known at this moment."""
         return self._collector.state.state == "monitoring"
 
+    @property
+    def trace_holder(self) -> str:
+        """The trace that waits or runs in this process; empty when there is none."""
+        return self._tracer.holder
+
     def submit(self, action: str, fields: dict[str, Any], request_id: str) -> None:
         """Queue a command that the framework has delivered; nobody waits for an answer."""
         if self._seen.is_new(request_id):

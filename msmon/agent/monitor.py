@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from msmon.activities import Table
+from msmon.agent.lifecycle import current_agent
 from msmon.agent.recording import Recording
 from msmon.agent.workbook import WorkbookWriter
 from msmon.errors import CommandRefused, SinkError, UsageError
@@ -82,7 +83,7 @@ class Monitor:
         both of the constructor's.
 
         Raises UsageError for a wrong argument; CommandRefused naming who records already
-        in this process, or when MSPTI refuses all kinds; LibraryUnavailable,
+        or traces in this process, or when MSPTI refuses all kinds; LibraryUnavailable,
         NativeCodeUnavailable or MsptiError when MSPTI can't be used. Kinds that alone are
         refused are listed in ``unavailable``.
         """
@@ -95,6 +96,12 @@ class Monitor:
             limit = _checked_limit(max_records)
         if self._recording.active:
             raise CommandRefused("this Monitor is already recording", "call stop() first")
+        agent = current_agent()
+        if agent is not None and agent.trace_holder:
+            raise CommandRefused(
+                f"{agent.trace_holder} holds this process",
+                "wait for it, or end it with nputrace --cancel",
+            )
         before = self._store
         self._store = _Store(settings.active_kinds, settings.active_filter, limit)
         try:

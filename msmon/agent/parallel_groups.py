@@ -2,8 +2,8 @@
 
 Read from frameworks that are loaded already, outside the training thread. Sources:
 ``torch.distributed.distributed_c10d._world`` and torch_npu's ``profiler_interface.py``;
-MindSpore's ``mindspore.communication`` tells of the world group only. Nothing here makes a
-communicator.
+``mindspore.communication`` as MindSpore's ``profiler_meta_data.py`` uses it. Nothing here
+makes a communicator.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import sys
 from typing import Any
 
 Groups = dict[str, dict[str, Any]]
+
+HCCL_WORLD = "hccl_world_group"
+"""MindSpore's name of the group of all ranks."""
 
 READ_ERRORS = (AttributeError, KeyError, LookupError, RuntimeError, TypeError, ValueError)
 """What the frameworks' internals raise when they differ from what is expected here, or when a
@@ -60,15 +63,18 @@ def _torch_groups() -> Groups:
 
 def _mindspore_groups() -> Groups:
     module = sys.modules.get("mindspore.communication")
-    if module is None or not module.GlobalComm.INITED:
+    if module is None or not module.GlobalComm.INITED or module.GlobalComm.BACKEND != "hccl":
         return {}
-    return {
-        str(module.GlobalComm.WORLD_COMM_GROUP): {
-            "group_name": "default_group",
-            "group_rank": module.get_rank(),
-            "global_ranks": list(range(module.get_group_size())),
-        }
-    }
+    groups: Groups = {}
+    for name in module._comm_helper._get_group_map():
+        communicator = module.get_comm_name(name)
+        if communicator:
+            groups[str(communicator)] = {
+                "group_name": "default_group" if name == HCCL_WORLD else name,
+                "group_rank": module.get_rank(name),
+                "global_ranks": list(module.get_process_group_ranks(name)),
+            }
+    return groups
 
 
 def _names(group: Any, backend: str, rank: int, torch_name: str) -> tuple[str, str] | None:

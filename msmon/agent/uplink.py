@@ -43,6 +43,9 @@ _RESERVED_BYTES = 8 << 20
 
 _MESSAGE_OVERHEAD_BYTES = 200
 
+MAX_NOTE_IN_HEADER_BYTES = 16 << 10
+"""A longer text of a note goes into a payload frame: headers have a limit."""
+
 
 class _Entry(NamedTuple):
     seq: int
@@ -146,8 +149,12 @@ class Uplink:
         return fits
 
     def put_note(self, session_id: str, key: str, value: str) -> None:
-        """Queue a fact about the session. Left out when there is no room."""
-        self._put_small(session_id, SessionNote(session_id, 0, key, value))
+        """Queue a fact about the session. Left out when there is no room, or too long a text."""
+        data = value.encode("utf-8", "replace")
+        if len(data) <= MAX_NOTE_IN_HEADER_BYTES:
+            self._put_small(session_id, SessionNote(session_id, 0, key, value))
+        elif len(data) <= MAX_PAYLOAD_FRAME_BYTES:
+            self._put_small(session_id, SessionNote(session_id, 0, key, ""), (data,))
 
     def put_gap(self, session_id: str, gap: Gap) -> None:
         """Queue the report that records were lost before they came here.
@@ -232,9 +239,9 @@ class Uplink:
             self._append(self._streams[session_id], message, payload)
         self._wake()
 
-    def _put_small(self, session_id: str, message: Message) -> None:
+    def _put_small(self, session_id: str, message: Message, payload: Sequence[bytes] = ()) -> None:
         if self._kept_bytes < self._limit_bytes:
-            self._put(session_id, message)
+            self._put(session_id, message, payload)
 
     # --- with the lock held ---------------------------------------------------------------
 

@@ -242,7 +242,10 @@ class WindowReport(Message):
 
 @dataclass(frozen=True)
 class SessionNote(Message):
-    """A→D. A fact about the session: ``key`` "parallel_group_info", "settings", …"""
+    """A→D. A fact about the session: ``key`` "parallel_group_info", "settings", …
+
+    A long value is empty here and comes as one payload frame (UTF-8).
+    """
 
     TYPE = "session-note"
     session_id: str

@@ -68,9 +68,21 @@ def matches(selection: Selection, process: Process) -> bool:
     info = process.info
     return (
         (not selection.pids or info.pid in selection.pids)
-        and (not selection.ranks or info.rank in selection.ranks)
+        and (not selection.ranks or any(rank in reached(process) for rank in selection.ranks))
         and (not selection.job_ids or info.job_id in selection.job_ids)
     )
+
+
+def reached(process: Process) -> range:
+    """Return the ranks that a command to a process reaches.
+
+    Its own, and for a carrier those of its launch on its host, which launchers number in a row.
+    """
+    info = process.info
+    if process.carrier and 0 <= info.local_rank <= info.rank and info.local_world_size > 1:
+        first = info.rank - info.local_rank
+        return range(first, first + info.local_world_size)
+    return range(info.rank, info.rank + 1)
 
 
 def ranks_meant(selection: Selection, process: Process) -> list[int]:
@@ -88,7 +100,7 @@ def _missing(
         holders = [process for process in everything if process.info.pid == pid]
         rows += _missing_row("pid", pid, holders, now_s, lambda pid: _why_pid(pid, host))
     for rank in dict.fromkeys(selection.ranks):
-        holders = [process for process in everything if process.info.rank == rank]
+        holders = [process for process in everything if rank in reached(process)]
         rows += _missing_row("rank", rank, holders, now_s, lambda rank: f"no rank {rank} is known")
     for job in dict.fromkeys(selection.job_ids):
         holders = [process for process in everything if process.info.job_id == job]

@@ -171,7 +171,8 @@ class Streams:
         elif isinstance(message, GapReport):
             self._outputs.put_gap(message.session_id, message.seq, message.gap)
         elif isinstance(message, SessionNote):
-            self._outputs.put_note(message.session_id, message.seq, message.key, message.value)
+            value = message.value or b"".join(payload).decode("utf-8", "replace")
+            self._outputs.put_note(message.session_id, message.seq, message.key, value)
         elif isinstance(message, SessionClosed):
             stream.closed, stream.closed_s = True, time.monotonic()
             self._outputs.close_session(message.session_id, message.seq, message.end)

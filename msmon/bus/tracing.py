@@ -20,7 +20,7 @@ from msmon.bus.messages import Answer, Reply, Selection, Status, TraceRequest
 from msmon.bus.registry import Process, Registry
 from msmon.bus.roles import Role
 from msmon.bus.rows import identity_row
-from msmon.bus.selection import Selected, select
+from msmon.bus.selection import Selected, ranks_meant, select
 from msmon.errors import UsageError
 from msmon.trace_options import NEXT_STEP, check_trace
 
@@ -104,7 +104,9 @@ class Tracing:
                 common_step(reports.values(), fields, lead_s) if common else fields["start_step"]
             )
             asked = {**fields, "start_step": first, "pause_monitor": request.pause_monitor}
-            answers = await self._ask_all(ranks, "trace.start", asked, deadline_s)
+            answers = await self._ask_all(
+                ranks, "trace.start", asked, deadline_s, request.selection
+            )
             if not any(_has_passed(answer) for answer in answers.values()):
                 return answers
             await self._undo(ranks, answers)
@@ -124,9 +126,16 @@ class Tracing:
         action: str,
         fields: dict[str, Any],
         deadline_s: float,
+        selection: Selection | None = None,
     ) -> _Answers:
+        def meant(process: Process) -> list[int]:
+            return ranks_meant(selection, process) if selection and process.carrier else []
+
         answers = await asyncio.gather(
-            *(self._commander.ask(process, action, fields, deadline_s) for process in processes)
+            *(
+                self._commander.ask(process, action, fields, deadline_s, ranks=meant(process))
+                for process in processes
+            )
         )
         return {process.info.key: answer for process, answer in zip(processes, answers)}
 

@@ -96,12 +96,22 @@ class Carrier:
             self._answer(command, Answer(False, error.message, error.next_step))
             return
         self._commands.put(command)
-        accepted = "accepted; the framework hands it to its ranks at one of their next steps"
-        self._answer(command, Answer(True, accepted))
+        self._answer(command, Answer(True, _accepted(command)))
 
     def _answer(self, command: PendingCommand, answer: Answer) -> None:
         if command.begin():
             self._notices.add_answer(command.message_id, answer)
+
+
+def _accepted(command: PendingCommand) -> str:
+    """Return what becomes of a command, as far as can be told before the framework acts."""
+    text = "accepted; the framework hands it to its ranks at one of their next steps"
+    if not command.ranks or not command.action.startswith("trace."):
+        return text
+    return (
+        f"{text}; only rank {', '.join(map(str, command.ranks))} is to act, but MindSpore and "
+        "torch_npu 2.9 know no choice of ranks and trace all of them"
+    )
 
 
 def _text(command: PendingCommand, launch: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from msmon.agent.uplink import Uplink, with_used_texts
-from msmon.bus.codec import decode
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, decode
 from msmon.bus.messages import GapReport, Records, SessionClosed, SessionOpened
 from msmon.kinds import ActivityKind
 from msmon.records import DTYPES, Batch
@@ -164,6 +166,20 @@ def test_a_loss_not_yet_reported_comes_before_the_end(uplink):
         messages += taken(uplink)
         uplink.acknowledge("s", messages[-1].seq)
     assert isinstance(messages[-2], GapReport)
+
+
+def test_the_groups_of_a_large_job_fit_into_a_payload_frame():
+    uplink = Uplink(lambda: None)
+    ranks = list(range(256))
+    groups = {f"10.0.0.{number}%enp_{number}": {"global_ranks": ranks} for number in range(2_000)}
+    uplink.open("s", {}, 1)
+    uplink.put_note("s", "parallel_group_info", json.dumps(groups))
+    uplink.put_note("s", "too long", "x" * (MAX_PAYLOAD_FRAME_BYTES + 1))
+    uplink.put_note("s", "short", "text")
+    _, long, short = (decode(frames) for frames in iter(uplink.take, None))
+    assert json.loads(long.payload[0]) == groups
+    assert (long.message.key, long.message.value) == ("parallel_group_info", "")
+    assert (short.message.key, short.message.value, short.payload) == ("short", "text", ())
 
 
 def test_sessions_have_streams_of_their_own(uplink):

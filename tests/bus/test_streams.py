@@ -121,6 +121,13 @@ def test_everything_reaches_the_outputs_once_and_in_order(setting):
     }
 
 
+def test_a_long_note_comes_as_a_payload_frame(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.take(process, SessionNote("s", 2, "key", ""), ["a long \u00e9".encode()])
+    assert setting.outputs.calls[-1] == ("note", 2, "key", "a long \u00e9")
+
+
 def test_only_what_is_safe_is_acknowledged_and_duplicates_are_again(setting):
     process = setting.process()
     setting.take(process, opened(), window(2), window(3))

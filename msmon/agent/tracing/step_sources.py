@@ -21,8 +21,9 @@ WORKERS = {
     "vllm_ascend.worker.worker_v1": "NPUWorker",
     "vllm_ascend.worker.worker": "NPUWorker",
 }
-"""Module → class of vLLM whose ``execute_model`` is one step: a forward of the whole model,
-draft model included. No request, no step."""
+"""Module → class of vLLM (0.23) and vllm-ascend (0.11 and 0.23) whose ``execute_model`` is one
+step: a forward of the whole model. No token to compute, no step. Where sampling is a call of its
+own, it belongs to the next step."""
 
 _inside = threading.local()
 
@@ -54,7 +55,14 @@ def _hook_worker(name: str, steps: StepCounter, module: ModuleType) -> None:
             result = original(self, *arguments, **keywords)
         finally:
             _inside.worker = False
-        steps.advance_by_hook(1)
+        if _computes(arguments, keywords):
+            steps.advance_by_hook(1)
         return result
 
     worker.execute_model = execute_model
+
+
+def _computes(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether a call of ``execute_model`` has tokens to compute; some only end requests."""
+    output = arguments[0] if arguments else keywords.get("scheduler_output")
+    return bool(getattr(output, "total_num_scheduled_tokens", 1))

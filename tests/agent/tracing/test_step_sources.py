@@ -44,6 +44,18 @@ def test_each_forward_of_a_worker_is_a_step(vllm):
     assert steps.count == 3
 
 
+def test_a_call_without_tokens_is_no_step(vllm):
+    steps = StepCounter()
+    step_sources.watch(steps, pytest.fail).start()
+    from vllm.v1.worker.gpu_worker import Worker
+
+    class Output(int):
+        total_num_scheduled_tokens = 0
+
+    assert Worker().execute_model(Output(1)) == 2
+    assert steps.count == 0
+
+
 def test_steps_of_the_job_itself_silence_the_hooks():
     steps = StepCounter()
     steps.advance_by_hook(1)
