@@ -27,6 +27,7 @@ import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -94,7 +95,12 @@ class Agent:
         self._answers: dict[str, Answer] = {}
         self._answered = threading.Event()
         self.collector = Collector(
-            Uplink(lambda: None), lambda: -1, AgentLog(None), lambda: None, self._answer
+            Uplink(lambda: None),
+            lambda: -1,
+            AgentLog(None),
+            lambda: None,
+            self._answer,
+            SimpleNamespace(holder="", cancel=None),  # no trace is asked for here
         )
         self.collector.start()
 
