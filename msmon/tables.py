@@ -34,7 +34,7 @@ def arrow_table(records: Column, strings: Sequence[str], text_fields: Sequence[s
     try:
         import pyarrow as pa
     except ImportError:
-        raise UsageError("pyarrow is not installed", "pip install 'msmon[parquet]'") from None
+        raise UsageError("pyarrow is not installed", "pip install pyarrow") from None
     dictionary = pa.array(list(strings), pa.string())
     columns = {}
     for name in _names(records):

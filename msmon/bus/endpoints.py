@@ -152,9 +152,15 @@ def remote_endpoint(host: str, port: int, keys_directory: Path, insecure: bool =
         return Endpoint(url, None, None)
     own = keys_directory / SERVERS_DIRECTORY / f"{host}.key"
     server = own if own.exists() else keys_directory / SERVER_PUBLIC_FILE
-    return Endpoint(
-        url, load_public_key(server), load_key_pair(keys_directory / CLIENT_SECRET_FILE)
-    )
+    secret = keys_directory / CLIENT_SECRET_FILE
+    for path in (secret, server):
+        if not path.exists():
+            raise BusError(
+                f"the key file {path} is missing",
+                "where the daemon runs, `msmon keys new NAME --role operator` makes a directory "
+                "with all that is needed: name it with --keys",
+            )
+    return Endpoint(url, load_public_key(server), load_key_pair(secret))
 
 
 def bracketed(host: str) -> str:

@@ -11,8 +11,8 @@ from msmon.bus.messages import Selection
 from msmon.bus.registry import LIVE, LOST, Process
 
 NOT_REGISTERED_STEP = (
-    "a job registers when it starts with MSMONITOR_USE_DAEMON=1 (torch_npu, MindSpore) or calls "
-    "msmon.init(); `msmon doctor` checks the rest"
+    "a job registers when it is started with `msmon run COMMAND` or calls msmon.init(); "
+    "`msmon doctor` checks the rest"
 )
 _MAX_LISTED = 20
 

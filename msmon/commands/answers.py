@@ -33,6 +33,17 @@ def sentence(text: Any) -> str:
     return "; ".join(terminal_safe(line) for line in str(text).splitlines())
 
 
+def not_collected(row: Mapping[str, Any]) -> list[str]:
+    """Return a sentence per reason for which kinds of records can't be collected."""
+    kinds: dict[str, list[str]] = {}
+    for kind, reason in (row.get("unavailable_kinds") or {}).items():
+        kinds.setdefault(sentence(reason), []).append(kind)
+    return [
+        f"{','.join(names)} {'is' if len(names) == 1 else 'are'} not collected: {reason}"
+        for reason, names in kinds.items()
+    ]
+
+
 def process_name(row: Mapping[str, Any]) -> str:
     """Return "rank 3 host:pid", or what is known: "host:pid", "rank 9", "pid 5", "job x"."""
     rank = row.get("rank", -1)
@@ -88,8 +99,8 @@ def _show_row(row: Mapping[str, Any]) -> None:
     click.echo(f"{process_name(row)}: {verdict}{': ' if text else ''}{text}")
     if row.get("next_step"):
         click.echo(f"  {sentence(row['next_step'])}")
-    for kind, reason in (row.get("unavailable_kinds") or {}).items():
-        click.echo(f"  {kind} is not collected: {sentence(reason)}")
+    for line in not_collected(row):
+        click.echo(f"  {line}")
     for path in row.get("files") or ():
         click.echo(f"  {terminal_safe(path)}")
 

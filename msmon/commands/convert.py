@@ -36,7 +36,7 @@ def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None, as_
     Rotated JSONL files of a process are taken together. Damaged parts are skipped and
     counted; where nothing of a file can be read, the others are converted and the exit code
     is 1. perfetto puts all processes into one trace for https://ui.perfetto.dev or
-    chrome://tracing; parquet needs pip install 'msmon[parquet]'.
+    chrome://tracing; parquet needs pip install pyarrow.
 
     \b
     All ranks of a job in one trace:

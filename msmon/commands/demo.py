@@ -59,8 +59,8 @@ SECONDS = Option(
 
 REAL_JOB = """\
 The same on a real job:
-  msmon-daemon &                  on each node
-  import msmon; msmon.init()      in each rank
+  msmon-daemon &                          on each node
+  msmon run torchrun … train.py           the job, with any launcher
   msmon npu-monitor start --kind Kernel,Communication --report-interval-s 1
   msmon status
   msmon npu-monitor stop"""

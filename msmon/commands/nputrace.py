@@ -93,6 +93,8 @@ def nputrace(
         return show_answer(reply, connection.json)
     if not mentioned.get("log_file"):
         raise UsageError("a trace needs --log-file", "name the directory for the traces")
+    if bool(mentioned.get("iterations")) == bool(mentioned.get("duration_ms")):
+        raise UsageError("a trace needs either --iterations or --duration-ms", "give one of them")
     mentioned["log_file"] = absolute_path(mentioned["log_file"], connection)
     request = TraceRequest(
         "start", mentioned, selection, process_limit or 0, pause_monitor, connection.timeout_s

@@ -9,7 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from msmon.commands.answers import in_rank_order, process_name, sentence, terminal_safe
+from msmon.commands.answers import (
+    in_rank_order,
+    not_collected,
+    process_name,
+    sentence,
+    terminal_safe,
+)
 from msmon.commands.trace_text import trace_text
 from msmon.options import MONITOR_OPTION
 
@@ -164,8 +170,7 @@ def _facts(row: Row) -> Iterable[str]:
 
 
 def _troubles(row: Row) -> Iterable[str]:
-    for kind, reason in (row.get("unavailable_kinds") or {}).items():
-        yield f"{kind} is not collected: {sentence(reason)}"
+    yield from not_collected(row)
     if row.get("stuck_in"):
         yield f"stuck in {terminal_safe(row['stuck_in'])}"
     if row.get("problem"):

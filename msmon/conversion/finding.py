@@ -84,7 +84,9 @@ def _files_of(path: Path) -> list[Path]:
     found = [item for item in path.iterdir() if FILE_NAME.match(item.name) and item.is_file()]
     if not found:
         raise UsageError(
-            f"{path} holds no exported files", "their names are msmonitor_<pid>_<time>_<rank>.db"
+            f"{path} holds no exported files",
+            "their names are msmonitor_<pid>_<time>_<rank>.db or .jsonl; name the directory of "
+            "--log-file",
         )
     return found
 

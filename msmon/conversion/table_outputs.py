@@ -57,7 +57,7 @@ class WorkbookOutput(Output):
 
 
 class ParquetOutput(Output):
-    """Parquet files ``<source>.<Kind>.parquet`` in a directory; needs ``msmon[parquet]``.
+    """Parquet files ``<source>.<Kind>.parquet`` in a directory; needs pyarrow.
 
     Columns are those of ``Batch.to_arrow()`` and ``MarkerEvents.to_arrow()``. File metadata
     holds rank, pid and host.
@@ -70,7 +70,7 @@ class ParquetOutput(Output):
             import pyarrow.parquet
         except ImportError:
             raise UsageError(
-                "Parquet needs pyarrow, which is not installed", "pip install 'msmon[parquet]'"
+                "Parquet needs pyarrow, which is not installed", "pip install pyarrow"
             ) from None
         self._pyarrow = pyarrow
         self._parquet = pyarrow.parquet

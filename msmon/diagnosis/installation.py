@@ -95,7 +95,7 @@ def _is_ours(script: Path) -> bool:
 def use_daemon(surroundings: Surroundings) -> Finding:
     """MSMONITOR_USE_DAEMON in this shell: with it, jobs started here ask to be monitored."""
     check = "MSMONITOR_USE_DAEMON"
-    remedy = "in the shell that starts the job: export MSMONITOR_USE_DAEMON=1"
+    remedy = "start the job with: msmon run COMMAND; or before it: export MSMONITOR_USE_DAEMON=1"
     value = surroundings.environ.get(check)
     kineto = surroundings.environ.get("KINETO_USE_DAEMON")
     if value is None and is_on(kineto):

@@ -41,7 +41,7 @@ def registered(surroundings: Surroundings) -> Finding:
         return warn(
             check,
             "no process is registered",
-            "start the job with MSMONITOR_USE_DAEMON=1, or call msmon.init() in each rank",
+            "start the job with: msmon run COMMAND; or call msmon.init() in each rank",
         )
     return ok(check, f"{len(reply.rows)} registered", *map(_row_line, reply.rows))
 

@@ -119,7 +119,7 @@ def _open_directory(directory: Path, owner_uid: int) -> int:
                 raise SinkError(
                     f"{place} has been replaced by something else", "start a new session"
                 ) from None
-            raise
+            raise OSError(error.errno, error.strerror, str(place)) from None  # not a part of it
         finally:
             os.close(descriptor)
         descriptor = inner

@@ -44,14 +44,14 @@ class TensorBoardSink(Sink):
         Option(
             "dir",
             "dir",
-            "Directory for `tensorboard --logdir`.",
+            "directory for `tensorboard --logdir`",
             text_up_to(4096),
             metavar="DIRECTORY",
         ),
         Option(
             "top",
             "top",
-            "Operators per kind and window with tags of their own.",
+            "operators per kind and window with tags of their own",
             whole_number,
             default=10,
             minimum=0,
