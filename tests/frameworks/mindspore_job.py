@@ -23,6 +23,7 @@ from torch_npu_sources import Shell
 SHELLS = (
     *("mindspore.train", "mindspore.profiler.profiler", "mindspore.profiler.experimental_config"),
     *("mindspore.profiler.profiler_interface", "mindspore.communication", "mindspore.log"),
+    "mindspore.communication.management",
 )
 
 
