@@ -100,7 +100,7 @@ def write_export(directory: Path, export_type: str, rank: int = 0) -> list[Path]
     sink.close_session(session.session_id, 92, SessionEnd(START_NS + 10**9, "stopped"))
     sink.commit()
     sink.close()
-    return sorted(path for path in directory.iterdir() if path not in before)
+    return sorted(set(directory.glob("msmonitor_*")) - before)
 
 
 def rows_of(batches: Iterable[Batch]) -> dict[str, list[tuple[Any, ...]]]:
