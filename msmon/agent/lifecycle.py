@@ -89,8 +89,8 @@ class Agent:
 
     def start(self) -> None:
         """Start both threads. Raises RuntimeError when the process can't start any more."""
+        self._collector.start()  # first: a process that is registered must be able to answer
         self._link.start()
-        self._collector.start()
 
     @property
     def identity(self) -> ProcessInfo:
@@ -230,8 +230,9 @@ def step() -> None:
         return
     _steps.count += 1
     _steps.last_monotonic_s = time.monotonic()
-    if _steps.at_boundary is not None:
-        _steps.at_boundary()
+    at_boundary = _steps.at_boundary  # read once: a cancelled trace removes it meanwhile
+    if at_boundary is not None:
+        at_boundary()
 
 
 def set_step(step: int) -> None:

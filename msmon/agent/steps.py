@@ -34,8 +34,9 @@ class StepCounter:
         """Note that a step has ended."""
         self.count += 1
         self.last_monotonic_s = time.monotonic()
-        if self.at_boundary is not None:
-            self.at_boundary()
+        at_boundary = self.at_boundary  # read once: a cancelled trace removes it meanwhile
+        if at_boundary is not None:
+            at_boundary()
 
     def advance_explicitly(self) -> None:
         """Note the first step that the job itself reports; a hook may have counted it already."""

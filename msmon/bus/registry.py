@@ -132,7 +132,7 @@ class Registry:
         former = self._by_route.get(route)
         if former is not None and former is not known:
             former.life, former.gone_s = LOST, now_s
-        self._by_route.pop(known.route, None)
+        self._forget_route(known)
         known.info, known.peer, known.route, known.version = info, peer, route, version
         known.last_seen_s, known.life = now_s, LIVE
         self._by_key[key] = known
@@ -148,7 +148,7 @@ class Registry:
     def goodbye(self, process: Process, now_s: float) -> None:
         """Note that a process ended its connection on purpose."""
         process.life, process.gone_s = ENDED, now_s
-        self._by_route.pop(process.route, None)
+        self._forget_route(process)
         if process.carrier:
             self._by_key.pop(_CARRIER_OF + process.info.key, None)
 
@@ -168,5 +168,10 @@ class Registry:
                 process.carrier or now_s - process.gone_s > self._keep_gone_s
             ):
                 del self._by_key[key]
-                self._by_route.pop(process.route, None)
+                self._forget_route(process)
         return lost
+
+    def _forget_route(self, process: Process) -> None:
+        """Forget the connection of a process, unless it is another's by now."""
+        if self._by_route.get(process.route) is process:
+            del self._by_route[process.route]

@@ -143,3 +143,13 @@ def test_a_carrier_that_leaves_is_forgotten(registry):
     hello(registry, rank(0), b"c", carrier=True)
     registry.goodbye(registry.all()[0], 1.0)
     assert registry.all() == []
+
+
+def test_forgetting_a_former_process_leaves_its_connection_to_the_next(registry):
+    registry.register(info(pid=11), OWN, b"r", "1", 0.0)
+    process = registry.register(info(pid=12), OWN, b"r", "1", 1.0)
+    for now_s in range(2, int(KEEP_GONE_S) + 10):
+        registry.heard(process, float(now_s))
+        registry.expire(float(now_s))
+    assert registry.all() == [process]
+    assert registry.of_route(b"r") is process
