@@ -122,7 +122,10 @@ class Monitor:
         self._recording.stop()
 
     def flush(self) -> None:
-        """Bring in what was recorded so far, without waiting for the regular flush."""
+        """Bring in what was recorded so far, without waiting for the regular flush.
+
+        Does nothing when not recording. Raises MsptiError.
+        """
         self._recording.flush()
 
     @property

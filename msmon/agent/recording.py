@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from msmon.agent.library import open_recorder
-from msmon.agent.recorder import CALL_ERRORS, Recorder
-from msmon.errors import CommandRefused
+from msmon.agent.recorder import Recorder
+from msmon.errors import CommandRefused, MsmonError
 from msmon.kinds import ActivityKind
 from msmon.records import Batch
 from msmon.sessions import Drops
@@ -113,8 +113,12 @@ class Recording:
         return result
 
     def flush(self) -> None:
-        """Have MSPTI deliver and ``consume`` take what was recorded so far. Raises MsptiError."""
-        self.call(self._flush)
+        """Have MSPTI deliver and ``consume`` take what was recorded so far. Raises MsptiError.
+
+        Does nothing when not recording.
+        """
+        if self.active:
+            self.call(self._flush)
 
     def stop(self) -> None:
         """Stop collecting; what was recorded has been consumed when this returns."""
@@ -140,11 +144,9 @@ class Recording:
             try:
                 self._do(recorder, *self._tasks.get(timeout=max(0.0, wait_s)))
             except queue.Empty:
-                if time.monotonic() >= end_s:
-                    self._stop(recorder)
-                else:
-                    next_flush_s = time.monotonic() + self.flush_interval_s
-                    self._flush_on_schedule(recorder)
+                is_over = time.monotonic() >= end_s
+                next_flush_s = time.monotonic() + self.flush_interval_s
+                self._on_schedule(self._stop if is_over else self._flush, recorder)
         with self._ending:
             self._ended = True
         while not self._tasks.empty():
@@ -153,12 +155,14 @@ class Recording:
     def _stop(self, recorder: Recorder) -> None:
         self._consume(recorder.stop())
 
-    def _flush_on_schedule(self, recorder: Recorder) -> None:
+    @staticmethod
+    def _on_schedule(action: Callable[[Recorder], None], recorder: Recorder) -> None:
         try:
-            self._flush(recorder)
-        except CALL_ERRORS as error:
-            if str(error) not in recorder.problems:
-                recorder.problems.append(str(error))
+            action(recorder)
+        except Exception as error:  # noqa: BLE001  boundary: callers wait for this thread
+            text = str(error) if isinstance(error, MsmonError) else f"internal error: {error!r}"
+            if text not in recorder.problems:
+                recorder.problems.append(text)
 
     def _flush(self, recorder: Recorder) -> None:
         if recorder.active:

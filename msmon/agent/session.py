@@ -97,7 +97,7 @@ class MonitoringSession:
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
         duration_s = self.settings.duration_s
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
-        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns(now_s))
+        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns, now_s)
         self._uplink.open(self.session_id, self.settings.as_fields(), self._recorder.start_ns)
 
     @property
@@ -179,7 +179,7 @@ class MonitoringSession:
         if self.paused:
             return
         self._take(self._recorder.ending())
-        self._losses.report(self._wall_ns(time.monotonic()), at_end=True)
+        self._losses.report(time.monotonic(), at_end=True)
         self._close_window()
         self._drops_before = self._recorder_drops()
         self._paused_s = time.monotonic()
@@ -195,7 +195,7 @@ class MonitoringSession:
         self._report_pause()
         self._window_start_s = now_s = time.monotonic()
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
-        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns(now_s))
+        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns, now_s)
 
     def _report_pause(self) -> None:
         if self._paused_s is not None:
@@ -214,7 +214,7 @@ class MonitoringSession:
         self._take(self._recorder.ending())
         if self._recorder.problems:
             self.problem = self._recorder.problems[-1]
-        self._losses.report(self._wall_ns(time.monotonic()), at_end=True)
+        self._losses.report(time.monotonic(), at_end=True)
         self._close_window()
         self._close(reason)
 
@@ -267,7 +267,7 @@ class MonitoringSession:
             if self.settings.ship_records and len(kept):
                 self._uplink.put_records(self.session_id, kept)
         self._pace(self._recorder.buffers_read - buffers_before)
-        self._losses.report(self._wall_ns(time.monotonic()))
+        self._losses.report(time.monotonic())
 
     def _report_gap(self, gap: Gap) -> None:
         self._uplink.put_gap(self.session_id, gap)

@@ -16,6 +16,7 @@ from msmon.agent import recording
 from msmon.agent.recorder import Recorder
 from msmon.errors import CommandRefused, LibraryUnavailable, SinkError, UsageError
 from msmon.ffi.arena import BufferArena
+from msmon.records import Batch
 
 Kernel, API, MemCpy = ActivityKind.Kernel, ActivityKind.API, ActivityKind.MemCpy
 
@@ -267,3 +268,31 @@ def test_what_is_no_file_is_refused_and_nothing_is_written(
     with pytest.raises((UsageError, SinkError)):
         monitor.save(name)
     assert [path.name for path in working.rglob("*")] == ["folder"]
+
+
+def test_flush_does_nothing_when_not_recording(monitor: Monitor) -> None:
+    monitor.flush()
+    monitor.start([Kernel])
+    monitor.stop()
+    monitor.flush()
+
+
+def test_a_consumer_that_fails_does_not_end_the_recording(
+    monitor: Monitor, native_double: Any, wait_for: Callable[..., Any]
+) -> None:
+    taken: list[int] = []
+
+    def take(batches: list[Batch]) -> None:
+        if batches and not taken:
+            taken.append(0)
+            raise ValueError("not this one")
+        taken.extend(map(len, batches))
+
+    failing = recording.Recording("a test", take)
+    failing.start(frozenset({Kernel}))
+    native_double.record(Kernel, 3)
+    wait_for(lambda: failing.problems, "the failure")
+    native_double.record(Kernel, 4)
+    failing.stop()
+    assert taken == [0, 4]
+    assert failing.problems == ("internal error: ValueError('not this one')",)
