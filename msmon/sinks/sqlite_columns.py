@@ -17,18 +17,27 @@ class StringIds:
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
+        self._next_id = 0
         self.new: list[tuple[int, str]] = []
 
     def load(self, rows: Iterator[tuple[int, str]]) -> None:
         """Take over the ids of an existing file."""
         self._ids = {text: number for number, text in rows}
+        self._next_id = max(self._ids.values(), default=-1) + 1
+        self.new.clear()
 
     def id_of(self, text: str) -> int:
         """Return the id of a text, a new one for a new text."""
         number = self._ids.get(text)
         if number is None:
-            number = self._ids[text] = len(self._ids)
-            self.new.append((number, text))
+            number = self._ids[text] = self.id_of_unique(text)
+        return number
+
+    def id_of_unique(self, text: str) -> int:
+        """Return a new id for a text that occurs once: it is not kept in memory."""
+        number = self._next_id
+        self._next_id += 1
+        self.new.append((number, text))
         return number
 
     def column(self, batch: Batch | MarkerEvents, numbers: Column) -> Column:

@@ -161,7 +161,7 @@ class RowBuilder:
         suffixes = {group: str(text_hash(group))[-3:] for group in set(groups)}
         numbers = self.numbering.numbers(groups, batch.records["start_ns"].tolist())
         names = [
-            self.strings.id_of(f"{printable(name)}_{suffixes[group]}_{number}_1")
+            self.strings.id_of_unique(f"{printable(name)}_{suffixes[group]}_{number}_1")
             for name, group, number in zip(batch.text("name"), groups, numbers)
         ]
         return np.array(names, np.int64)

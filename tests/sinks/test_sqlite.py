@@ -194,6 +194,8 @@ def test_a_session_goes_on_in_its_file_where_it_was_committed(
     assert starts == np.concatenate([item.records["start_ns"] for item in batches]).tolist()
     ids = query(opened.files[0], "SELECT globalTaskId FROM TASK")
     assert ids == [(number,) for number in range(300)]
+    repeated = "SELECT value FROM STRING_IDS GROUP BY id HAVING count(*) > 1"
+    assert query(opened.files[0], repeated) == []
 
 
 def test_a_range_open_at_a_restart_is_completed_after_it(
