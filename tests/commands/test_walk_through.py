@@ -57,7 +57,7 @@ def test_the_file_holds_exactly_the_matching_records(registered: Job):
 
     stopped = registered.msmon("npu-monitor", "stop")
     assert (stopped.returncode, stopped.stderr) == (0, "")
-    (path,) = (registered.directory / "my out").iterdir()
+    (path,) = (registered.directory / "my out").glob("*.jsonl")
     assert str(path) in stopped.stdout
 
     lines = [json.loads(line) for line in path.read_text().splitlines()]

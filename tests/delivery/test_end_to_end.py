@@ -171,6 +171,9 @@ def test_a_database_can_be_read_while_it_is_written(session: Session) -> None:
     session.start(kinds=ALL_KINDS)
     session.await_records(RECORDS // 4)
     path = session.database(session.job.living[0]).path
+    wait_for(
+        lambda: session.database(session.job.living[0]).counts()["Kernel"], "its first kernels"
+    )
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()[0] > 0
