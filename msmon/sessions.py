@@ -18,16 +18,23 @@ from msmon.options import MONITOR_OPTION, check_fields
 
 UNKNOWN_RANK = -1
 
-DROP_STAGES = ("mspti", "slots", "decode", "uplink", "sink", "disk")
-"""Where records can get lost, in the order they travel.
+Drops = dict[str, "int | None"]
+"""Dropped records per stage; None means that records were lost but not how many.
 
-mspti: dropped inside MSPTI (never told to us, so usually unknown); slots: no free
-buffer; decode: unreadable bytes; uplink: agent memory bound; sink: queue of an
-output full; disk: an output failed to write.
+Stages in the order that records travel: slots (no free buffer), decode (unreadable bytes),
+uplink (the agent's memory bound), sink (the queue of an output was full), disk (an output
+failed to write).
 """
 
-Drops = dict[str, "int | None"]
-"""Dropped records per stage; None means that records were lost but not how many."""
+
+def merged_drops(*parts: Drops) -> Drops:
+    """Sum drops per stage; a stage with an unknown part is unknown."""
+    total: Drops = {}
+    for part in parts:
+        for stage, count in part.items():
+            known = total.get(stage, 0)
+            total[stage] = None if count is None or known is None else known + count
+    return total
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from msmon.errors import CommandRefused
 from msmon.filtering import RecordFilter
 from msmon.kinds import ActivityKind
 from msmon.records import Batch
-from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd
+from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd, merged_drops
 from msmon.statistics import WindowStatistics
 
 FLUSH_INTERVAL_S = 1.0
@@ -237,11 +237,7 @@ class MonitoringSession:
         return Counts(dict(self._received), dict(+self._kept), dict(+self._untimed), drops)
 
     def _recorder_drops(self) -> Drops:
-        drops = dict(self._drops_before)
-        for stage, count in self._recorder.lost.items():
-            before = drops.get(stage, 0)
-            drops[stage] = None if count is None or before is None else before + count
-        return drops
+        return merged_drops(self._drops_before, self._recorder.lost)
 
     # --- records ----------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from msmon.bus.messages import Answer, MonitorRequest, Reply, Selection
 from msmon.bus.outputs import Outputs
 from msmon.bus.registry import Process, Registry
 from msmon.bus.roles import Role
-from msmon.bus.rows import identity_row
+from msmon.bus.rows import foreign_row, identity_row, outcome_of
 from msmon.bus.selection import Selected, ranks_meant, select
 from msmon.bus.streams import Streams
 from msmon.errors import MsmonError, UsageError
@@ -62,7 +62,7 @@ class Monitoring:
                 for process in selected.processes
             ]
             rows = [*await asyncio.gather(*commands), *rows]
-            return Reply(_outcome(rows), rows=rows)
+            return Reply(outcome_of(rows), rows=rows)
         return Reply(selected.outcome, selected.text, selected.next_step, rows)
 
     async def _checked(self, request: MonitorRequest, peer: Peer) -> tuple[dict[str, Any], str]:
@@ -105,10 +105,9 @@ class Monitoring:
     ) -> dict[str, Any]:
         """Send one command and return the row on what became of it."""
         action = request.action
-        row = identity_row(process)
         if not peer.may_command(process.peer):
-            refusal = f"the process belongs to {process.peer.name}, not to {peer.name}"
-            return {**row, "ok": False, "text": refusal}
+            return foreign_row(process, peer)
+        row = identity_row(process)
         if log_file and process.peer.role is not Role.OPERATOR:
             await asyncio.get_running_loop().run_in_executor(
                 None, self._approvals.add, process.peer.credential, log_file
@@ -151,10 +150,3 @@ class Monitoring:
         if not complete:
             row["text"] = f"{answer.text}; its outputs are still being written"
         return row
-
-
-def _outcome(rows: list[dict[str, Any]]) -> str:
-    succeeded = [bool(row["ok"]) for row in rows]
-    if all(succeeded):
-        return "ok"
-    return "partial" if any(succeeded) else "failed"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msmon.bus.authentication import Peer
 from msmon.bus.messages import Status
 from msmon.bus.outputs import Outputs
 from msmon.bus.registry import LIVE, Process
 from msmon.bus.streams import Stream, Streams
-from msmon.sessions import Drops
+from msmon.sessions import merged_drops
 
 
 def identity_row(process: Process) -> dict[str, Any]:
@@ -66,11 +68,15 @@ def _problem(status: Status, stream: Stream | None) -> str:
     return "; ".join(filter(None, [status.problem, stream.problem if stream else ""]))
 
 
-def merged_drops(*parts: Drops) -> Drops:
-    """Sum drops per stage; a stage with an unknown part is unknown."""
-    total: Drops = {}
-    for part in parts:
-        for stage, count in part.items():
-            known = total.get(stage, 0)
-            total[stage] = None if count is None or known is None else known + count
-    return total
+def foreign_row(process: Process, peer: Peer) -> dict[str, Any]:
+    """Return the row on a process that the peer may not command."""
+    text = f"the process belongs to {process.peer.name}, not to {peer.name}"
+    return {**identity_row(process), "ok": False, "text": text}
+
+
+def outcome_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how a command went, all processes together."""
+    succeeded = [bool(row["ok"]) for row in rows]
+    if all(succeeded):
+        return "ok"
+    return "partial" if any(succeeded) else "failed"

@@ -34,7 +34,6 @@ from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
-StreamMessage = Union[SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed]
 STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed)
 
 MAX_OPEN_SESSIONS_PER_PROCESS = 8

@@ -19,7 +19,7 @@ from msmon.bus.commanding import Commander
 from msmon.bus.messages import Answer, Reply, Selection, Status, TraceRequest
 from msmon.bus.registry import Process, Registry
 from msmon.bus.roles import Role
-from msmon.bus.rows import identity_row
+from msmon.bus.rows import foreign_row, identity_row, outcome_of
 from msmon.bus.selection import Selected, ranks_meant, select
 from msmon.errors import UsageError
 from msmon.trace_options import NEXT_STEP, check_trace
@@ -57,7 +57,7 @@ class Tracing:
             answers = await self._answers(allowed, request, fields, deadline_s)
             rows = [_row(process, answers.get(process.info.key), peer) for process in chosen]
             rows += selected.missing
-            return Reply(_outcome(rows), _left_out_text(left_out), rows=rows)
+            return Reply(outcome_of(rows), _left_out_text(left_out), rows=rows)
         return Reply(selected.outcome, selected.text, selected.next_step, selected.missing)
 
     def _selected(self, selection: Selection, peer: Peer) -> Selected:
@@ -209,12 +209,10 @@ def _explained(ranks: list[Process], answers: _Answers) -> _Answers:
 
 
 def _row(process: Process, answer: Answer | None, peer: Peer) -> dict[str, Any]:
-    row = identity_row(process)
     if answer is None:
-        refusal = f"the process belongs to {process.peer.name}, not to {peer.name}"
-        return {**row, "ok": False, "text": refusal}
+        return foreign_row(process, peer)
     return {
-        **row,
+        **identity_row(process),
         "ok": answer.ok,
         "text": answer.text,
         "next_step": answer.next_step,
@@ -229,10 +227,3 @@ def _left_out_text(processes: Sequence[Process]) -> str:
     ranks = ", ".join(str(process.info.rank) for process in processes[:20])
     more = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
     return f"the process limit leaves out {len(processes)} that match: rank {ranks}{more}"
-
-
-def _outcome(rows: list[dict[str, Any]]) -> str:
-    succeeded = [bool(row["ok"]) for row in rows]
-    if all(succeeded):
-        return "ok"
-    return "partial" if any(succeeded) else "failed"
