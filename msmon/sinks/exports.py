@@ -145,7 +145,14 @@ def require_opened(path: Path) -> None:
     For libraries that open by name: had a directory above been replaced by a link, the kernel
     would name the file elsewhere (proc(5), fd).
     """
-    for descriptor in os.listdir("/proc/self/fd"):
+    try:
+        descriptors = os.listdir("/proc/self/fd")
+    except FileNotFoundError:
+        raise SinkError(
+            f"{path} can't be checked against links: /proc is missing",
+            "mount /proc, or export as Jsonl",
+        ) from None
+    for descriptor in descriptors:
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):
                 return

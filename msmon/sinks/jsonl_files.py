@@ -193,14 +193,15 @@ class RotatedFiles:
 
     def _remove_stale(self) -> None:
         """By the clock of the file system: this machine's own may have been set meanwhile."""
-        for path in self._directory.glob(".msmonitor_*.progress"):
-            with contextlib.suppress(OSError):
-                if path != self._progress_path and self._age_s(path) > STALE_AFTER_S:
-                    path.unlink()
-
-    def _age_s(self, path: Path) -> float:
-        with tempfile.TemporaryFile(dir=self._directory) as now:
-            return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
+        others = set(self._directory.glob(".msmonitor_*.progress")) - {self._progress_path}
+        if not others:
+            return
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._directory) as probe:
+            now_s = os.fstat(probe.fileno()).st_mtime
+            for path in others:
+                with contextlib.suppress(FileNotFoundError):  # another session was faster
+                    if now_s - path.stat().st_mtime > STALE_AFTER_S:
+                        path.unlink()
 
 
 def _cut_back(path: Path, length: int) -> None:

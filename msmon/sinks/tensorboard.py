@@ -171,7 +171,9 @@ class _Run:
         self._step = history.last_step
         self._written_end_ns = history.last_end_ns if history.session_id == session_id else 0
         self._operators = _Admission(top, history)
-        self._domains: set[str] = set()
+        tags = (tag.partition("/") for tag in history.tags)
+        self._domains = {rest for kind, _, rest in tags if kind == ActivityKind.Marker.name}
+        self._domains.discard(OTHER_NAME)
 
     def write(self, window: Window, rows: list[int], extra: Scalars) -> None:
         if window.end_ns <= self._written_end_ns:
@@ -197,9 +199,10 @@ class _Run:
         return totals
 
     def _domain(self, name: str) -> str:
+        name = printable(name)
         if len(self._domains) < MAX_MARKER_DOMAINS:
             self._domains.add(name)
-        return printable(name) if name in self._domains else OTHER_NAME
+        return name if name in self._domains else OTHER_NAME
 
     def _operator_scalars(self, window: Window, rows: list[int]) -> Scalars:
         scalars: Scalars = {}

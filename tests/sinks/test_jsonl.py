@@ -22,6 +22,7 @@ from msmon.sinks.base import CommitFailed
 from msmon.sinks.file_names import create_session_file
 from msmon.sinks.json_lines import Texts, json_text, lines
 from msmon.sinks.jsonl import JsonlSink
+from msmon.sinks.jsonl_files import STALE_AFTER_S
 from msmon.sinks.jsonl_limits import limits_in_force
 
 END = SessionEnd(1_790_000_100_000_000_000, "stop")
@@ -264,6 +265,18 @@ def test_a_session_without_records_leaves_no_file(
 ) -> None:
     write(JsonlSink(), session(tmp_path))
     assert os.listdir(tmp_path) == []
+
+
+def test_only_the_progress_of_sessions_that_never_came_back_is_removed(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    forgotten, recent = tmp_path / ".msmonitor_1_a.progress", tmp_path / ".msmonitor_2_b.progress"
+    for path in (forgotten, recent):
+        path.touch()
+    old_s = recent.stat().st_mtime - 1.5 * STALE_AFTER_S
+    os.utime(forgotten, (old_s, old_s))
+    write(JsonlSink(), session(tmp_path))
+    assert os.listdir(tmp_path) == [recent.name]
 
 
 def test_group_info_and_gaps(tmp_path: Path, session: Callable[..., Any]) -> None:

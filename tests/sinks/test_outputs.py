@@ -201,6 +201,19 @@ def test_sqlite_does_not_write_through_a_directory_that_became_a_link(tmp_path: 
     assert [file.name for file in victim.iterdir()] == ["x.db"]
 
 
+def test_without_proc_sqlite_is_refused_and_the_remedy_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_proc(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    created = create_file(tmp_path, "x.db", -1)
+    monkeypatch.setattr("msmon.sinks.exports.os.listdir", no_proc)
+    with pytest.raises(SinkError, match="/proc is missing") as refused:
+        open_for_writing(created)
+    assert "Jsonl" in refused.value.next_step
+
+
 def test_special_files_are_no_directories(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in ("/dev/null", "/dev/null/x", tmp_path / "fifo", tmp_path / "fifo" / "x"):

@@ -190,6 +190,13 @@ def test_tags_stay_few_however_many_names_come(tmp_path: Path) -> None:
     assert last[2] == 10
     assert len(list(run.iterdir())) == 1
     sink.close()
+    restarted = TensorBoardSink(dir=str(tmp_path), top=5)
+    restarted.open_session(session())
+    later = (ActivityKind.Marker, 0, "later domain", "later", 1, 10)
+    restarted.write_window("s1", 42, window(41, later))
+    restarted.close()
+    assert "Marker/later domain" not in tags(run)
+    assert [value for _, _, value in scalars(run, "Marker/other")][-1] == 10
 
 
 def test_admitted_operators_are_remembered_over_a_restart(tmp_path: Path) -> None:
