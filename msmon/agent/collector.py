@@ -22,9 +22,10 @@ from msmon.agent.log import AgentLog
 from msmon.agent.pending import PendingCommand
 from msmon.agent.recorder import MsptiCall, Recorder, subscription_holder
 from msmon.agent.session import MonitoringSession
+from msmon.agent.session_answers import session_answer, totals
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.uplink import Uplink
-from msmon.bus.messages import Answer
+from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, Answer
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.kinds import format_kinds
 from msmon.sessions import Counts, MonitorSettings
@@ -167,7 +168,8 @@ class Collector:
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1
-        self._problem = f"internal error: {type(error).__name__}: {error}"
+        text = f"internal error: {type(error).__name__}: {error}"
+        self._problem = text[:MAX_PROBLEM_CHARACTERS]
         self._log.write(
             "".join(traceback.format_exception(type(error), error, error.__traceback__))
         )
@@ -241,13 +243,13 @@ class Collector:
         self._phase = "monitoring"
         kinds = format_kinds(session.recorded_kinds)
         self._log.write(f"session {session.session_id} started: {kinds}")
-        return self._answer(session, f"monitoring started: {kinds}")
+        return session_answer(session, f"monitoring started: {kinds}")
 
     def _update_session(self, fields: dict[str, Any]) -> Answer:
         session = self._running_session()
         session.update(fields)
         changed = ", ".join(f"{name}={fields[name]!r}" for name in sorted(fields))
-        return self._answer(session, f"monitoring updated: {changed or 'nothing was mentioned'}")
+        return session_answer(session, f"monitoring updated: {changed or 'nothing was mentioned'}")
 
     def _stop_session(self, fields: dict[str, Any]) -> Answer:
         if fields:
@@ -256,7 +258,7 @@ class Collector:
             return Answer(True, "monitoring does not run in this process; nothing to stop")
         session = self._session
         self._end_session("stopped")
-        return self._answer(session, f"monitoring stopped: {_totals(session.counts())}")
+        return session_answer(session, f"monitoring stopped: {totals(session.counts())}")
 
     def _start_trace(self, fields: dict[str, Any]) -> Answer:
         session = self._session
@@ -282,18 +284,6 @@ class Collector:
                 raise
             self._phase = "monitoring"
         return Answer(True, "monitoring goes on")
-
-    def _answer(self, session: MonitoringSession, text: str) -> Answer:
-        kinds_by_reason: dict[str, list[str]] = {}
-        for name, reason in session.unavailable_kinds.items():
-            kinds_by_reason.setdefault(reason, []).append(name)
-        for reason, names in kinds_by_reason.items():
-            verb = "is" if len(names) == 1 else "are"
-            text += f"; {','.join(names)} {verb} unavailable: {reason}"
-        filtered = [kind for kind in session.recorded_kinds if not session.keeps(kind)]
-        if filtered:
-            text += f"; the filter keeps no record of kind {format_kinds(filtered)}"
-        return Answer(True, text, "", session.session_id)
 
     def _running_session(self) -> MonitoringSession:
         if self._session is None:
@@ -348,11 +338,3 @@ class Collector:
             now.problem,
         ):
             self._on_change()
-
-
-def _totals(counts: Counts) -> str:
-    """Return records received, kept and dropped; lost ones that nobody counted are "unknown"."""
-    known = sum(number for number in counts.drops.values() if number is not None)
-    unknown = " and an unknown number" if None in counts.drops.values() else ""
-    received, kept = sum(counts.received.values()), sum(counts.kept.values())
-    return f"{received} records received, {kept} kept, {known}{unknown} dropped"

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from msmon.agent.payloads import payloads_of
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, encode
 from msmon.bus.messages import (
     GapReport,
@@ -28,7 +27,7 @@ from msmon.bus.messages import (
     SessionOpened,
     WindowReport,
 )
-from msmon.records import TEXT_FIELDS, Batch
+from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd
 from msmon.windows import Window
 
@@ -119,7 +118,7 @@ class Uplink:
                 self._lost_of(stream).records[batch.kind.name] += len(batch)
                 stream.dropped[batch.kind.name] += len(batch)
         if fits:
-            for count, payload in _payloads(batch):  # the copies are made without the lock
+            for count, payload in payloads_of(batch):  # the copies are made without the lock
                 self._put(session_id, Records(session_id, 0, int(batch.kind), count), payload)
         return fits
 
@@ -274,41 +273,6 @@ class Uplink:
             reason += f"; {lost.windows} windows are missing too"
         gap = Gap("uplink", lost.start_ns, time.time_ns(), dict(lost.records), reason)
         self._append(stream, GapReport(stream.session_id, 0, gap))
-
-
-def with_used_texts(batch: Batch) -> Batch:
-    """Return the batch with only those strings that its records refer to.
-
-    A filter keeps the strings of the whole buffer; without this, one record would
-    carry them all over the wire.
-    """
-    fields = TEXT_FIELDS[batch.kind]
-    used = np.zeros(len(batch.strings), bool)
-    used[0] = True
-    for name in fields:
-        used[batch.records[name].astype(np.int64)] = True
-    if used.all():
-        return batch
-    new_id = np.cumsum(used, dtype=np.uint64) - np.uint64(1)
-    records = batch.records.copy()
-    for name in fields:
-        records[name] = new_id[records[name].astype(np.int64)]
-    kept = np.flatnonzero(used).tolist()
-    return Batch(batch.kind, records, tuple(batch.strings[index] for index in kept))
-
-
-def _payloads(batch: Batch) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """Yield (records, frames), in several parts where the texts are too long for one frame."""
-    parts = [batch]
-    while parts:
-        part = parts.pop()
-        payload = with_used_texts(part).to_frames()
-        if max(map(len, payload)) <= MAX_PAYLOAD_FRAME_BYTES:
-            yield len(part), payload
-            continue
-        middle = len(part) // 2
-        for half in (part.records[middle:], part.records[:middle]):
-            parts.append(Batch(part.kind, half, part.strings))
 
 
 def _entry(message: Any, payload: Sequence[bytes] = ()) -> _Entry:

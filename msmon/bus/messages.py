@@ -15,6 +15,9 @@ from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 
+MAX_PROBLEM_CHARACTERS = 4096
+"""What a status tells of an error at most: a longer header could not be sent at all."""
+
 
 @dataclass(frozen=True)
 class Message:

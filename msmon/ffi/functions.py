@@ -32,9 +32,6 @@ BUFFER_REQUEST = ctypes.CFUNCTYPE(
 BUFFER_COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 """``msptiBuffersCallbackCompleteFunc(uint8_t *buffer, size_t size, size_t valid_size)``."""
 
-CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ENUM, ENUM, ctypes.c_void_p)
-"""``msptiCallbackFunc(void *userdata, domain, cbid, const msptiCallbackData *)``."""
-
 
 def must_succeed(function: str, result: int) -> None:
     """Raise MsptiError unless the result is ``MSPTI_SUCCESS``."""

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from msmon.agent.uplink import Uplink, with_used_texts
+from msmon.agent.payloads import with_used_texts
+from msmon.agent.uplink import Uplink
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, decode
 from msmon.bus.messages import GapReport, Records, SessionClosed, SessionOpened
 from msmon.kinds import ActivityKind

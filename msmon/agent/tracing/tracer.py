@@ -26,6 +26,7 @@ from msmon.agent.tracing.plan import (
     TracePlan,
     TraceState,
 )
+from msmon.bus.messages import MAX_PROBLEM_CHARACTERS
 from msmon.errors import CommandRefused
 
 PAUSE_LEAD_STEPS = 3
@@ -292,7 +293,7 @@ class Tracer:
 
     def _conclude(self, run: _Run, state: str, reason: str) -> None:
         self._log.write(f"trace of {run.plan.describe()}: {state}{': ' if reason else ''}{reason}")
-        self._publish(state=state, reason=reason)
+        self._publish(state=state, reason=reason[:MAX_PROBLEM_CHARACTERS])
 
     def _publish(self, **changes: Any) -> None:
         self.state = self.state.changed(**changes)

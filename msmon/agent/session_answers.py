@@ -1,0 +1,30 @@
+"""What the agent says to a command that has begun, changed or ended a session."""
+
+from __future__ import annotations
+
+from msmon.agent.session import MonitoringSession
+from msmon.bus.messages import Answer
+from msmon.kinds import format_kinds
+from msmon.sessions import Counts
+
+
+def session_answer(session: MonitoringSession, text: str) -> Answer:
+    """Return the answer, with the kinds that can't be recorded or that the filter drops."""
+    kinds_by_reason: dict[str, list[str]] = {}
+    for name, reason in session.unavailable_kinds.items():
+        kinds_by_reason.setdefault(reason, []).append(name)
+    for reason, names in kinds_by_reason.items():
+        verb = "is" if len(names) == 1 else "are"
+        text += f"; {','.join(names)} {verb} unavailable: {reason}"
+    filtered = [kind for kind in session.recorded_kinds if not session.keeps(kind)]
+    if filtered:
+        text += f"; the filter keeps no record of kind {format_kinds(filtered)}"
+    return Answer(True, text, "", session.session_id)
+
+
+def totals(counts: Counts) -> str:
+    """Return records received, kept and dropped; lost ones that nobody counted are "unknown"."""
+    known = sum(number for number in counts.drops.values() if number is not None)
+    unknown = " and an unknown number" if None in counts.drops.values() else ""
+    received, kept = sum(counts.received.values()), sum(counts.kept.values())
+    return f"{received} records received, {kept} kept, {known}{unknown} dropped"
