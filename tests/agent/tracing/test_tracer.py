@@ -11,6 +11,8 @@ from msmon.agent.log import AgentLog
 from msmon.agent.steps import StepCounter
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.tracer import StepPassed, Tracer
+from msmon.bus.codec import encode
+from msmon.bus.messages import Status
 from msmon.errors import CommandRefused
 from msmon.trace_options import check_trace
 
@@ -205,6 +207,17 @@ def test_a_profiler_that_fails_ends_the_trace_and_not_the_training(job, failing)
     assert "profiler is busy" in job.tracer.state.reason
     assert job.asked == ["pause", "release"]
     assert job.steps.at_boundary is None
+
+
+def test_a_failure_with_a_very_long_text_still_fits_a_status(job):
+    class Wordy(NotingBackend):
+        def begin(self, step: int, first: int) -> None:
+            raise RuntimeError("no" * 100_000)
+
+    job.arm(Wordy(), start_step=2)
+    job.step(3)
+    assert job.state == "failed"
+    assert encode(Status("idle", trace=job.tracer.state.as_fields()))
 
 
 def test_writing_in_the_background_holds_up_no_step(job):
