@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from msmon.bus.approvals import Approvals
@@ -21,12 +22,13 @@ from msmon.bus.roles import Role
 from msmon.bus.rows import foreign_row, identity_row, outcome_of
 from msmon.bus.selection import Selected, ranks_meant, select
 from msmon.bus.streams import Streams
-from msmon.errors import MsmonError, UsageError
+from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.options import MONITOR_OPTION, check_fields
 from msmon.sessions import MonitorSettings
 
 ACTIONS = ("start", "update", "stop")
 MAX_TIMEOUT_S = 600.0
+FILE_CHECK_LIMIT_S = 5.0
 _NEVER_TYPED = "ship_records"
 
 
@@ -48,6 +50,7 @@ class Monitoring:
         self._approvals = approvals
         self._commander = commander
         self._host = host
+        self._file_checks = ThreadPoolExecutor(4, thread_name_prefix="msmon-export-check")
 
     async def carry_out(self, request: MonitorRequest, peer: Peer) -> Reply:
         """Return the reply to a request. Raises UsageError, SinkError, CommandRefused."""
@@ -78,13 +81,26 @@ class Monitoring:
             raise UsageError("npu-monitor update: nothing to change", "name an option to change")
         if request.action != "start":
             return fields, ""
-        settings = await asyncio.get_running_loop().run_in_executor(
-            None, self._outputs.check_export, MonitorSettings.from_fields(fields), peer.uid
-        )
+        settings = await self._export_checked(MonitorSettings.from_fields(fields), peer.uid)
         if settings.log_file:
             fields["log_file"] = settings.log_file
         fields[_NEVER_TYPED] = settings.ship_records
         return fields, settings.log_file
+
+    async def _export_checked(self, settings: MonitorSettings, uid: int) -> MonitorSettings:
+        """Return what ``Outputs.check_export`` does; a file system may never answer it."""
+        if not settings.log_file:
+            return self._outputs.check_export(settings, uid)
+        checking = asyncio.get_running_loop().run_in_executor(
+            self._file_checks, self._outputs.check_export, settings, uid
+        )
+        try:
+            return await asyncio.wait_for(checking, FILE_CHECK_LIMIT_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise SinkError(
+                f"--log-file: the file system of {settings.log_file} does not answer",
+                "choose a directory elsewhere",
+            ) from None
 
     def _selected(self, selection: Selection, peer: Peer) -> Selected:
         """A local user who names no process means the own ones."""
