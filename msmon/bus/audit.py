@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -52,6 +53,7 @@ class AuditLog:
     def __init__(self, directory: Path) -> None:
         self._path = directory / AUDIT_FILE
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="msmon-audit")
+        self._counting = threading.Lock()
         self._waiting = 0
         self._unwritten = 0
         self._failing = False
@@ -60,9 +62,11 @@ class AuditLog:
         """Have one command written down. Call on one thread only."""
         command = f"{COMMAND_NAMES[type(request)]} {request.action}"
         _log.info("%s: %s %s: %s", peer.name, command, request.fields, _in_short(answer))
-        if self._waiting >= _MAX_WAITING:
-            self._unwritten += 1
-            return
+        with self._counting:
+            if self._waiting >= _MAX_WAITING:
+                self._unwritten += 1
+                return
+            self._waiting += 1
         entry = {
             "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "who": peer.name,
@@ -72,17 +76,17 @@ class AuditLog:
             "fields": request.fields,
             "selection": dataclasses.asdict(request.selection),
             **_answer_fields(answer),
-            "unwritten_before": self._unwritten,
         }
-        self._unwritten = 0
-        self._waiting += 1
-        self._writer.submit(self._write, json.dumps(entry) + "\n")
+        self._writer.submit(self._write, entry)
 
     def close(self) -> None:
         """Wait until all is written."""
         self._writer.shutdown()
 
-    def _write(self, line: str) -> None:
+    def _write(self, entry: dict[str, Any]) -> None:
+        unwritten = self._unwritten
+        line = json.dumps({**entry, "unwritten_before": unwritten}) + "\n"
+        change = 1
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._rotate()
@@ -90,12 +94,13 @@ class AuditLog:
             with os.fdopen(os.open(self._path, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(line)
             self._failing = False
+            change = -unwritten
         except OSError as error:
-            self._unwritten += 1
             if not self._failing:
                 _log.error("%s can't be written: %s", self._path, error.strerror)
             self._failing = True
-        finally:
+        with self._counting:
+            self._unwritten += change
             self._waiting -= 1
 
     def _rotate(self) -> None:
