@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,12 @@ from msmon.ffi.mspti import Mspti
 from msmon.kinds import ActivityKind
 
 _BUILD = Path(__file__).parent / "native" / "build.py"
+
+
+def pytest_configure() -> None:
+    """Take SIGINT as usual even where the tests run in the background of a shell, which
+    ignores it: what the tests start inherits that, and could not be interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
