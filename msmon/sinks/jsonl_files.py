@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class RotatedFiles:
         self._progress_path = self._directory / name.replace("/", "_")
         self._saved = ""
         self._descriptor = -1
+        self._failure = ""
         self._path = Path()
         self._lines = 0
         self._length = 0
@@ -96,21 +98,25 @@ class RotatedFiles:
     def room(self) -> int:
         """Lines that the current file still takes, at least 1: a full one is replaced."""
         if self._descriptor < 0 or self._lines >= self._line_limit:
-            self._open_next()
+            with self._failing_for_good():
+                self._open_next()
         return self._line_limit - self._lines
 
     def write(self, text: bytes, line_count: int) -> None:
         """Append whole lines, no more than there is room for."""
         view = memoryview(text)
-        while view:
-            written = os.write(self._descriptor, view)
-            view = view[written:]
+        with self._failing_for_good():
+            while view:
+                written = os.write(self._descriptor, view)
+                view = view[written:]
         self._lines += line_count
         self._length += len(text)
 
     def commit(self, seq: int, ended: bool) -> None:
         """Acknowledge what has been written, up to message ``seq``; after the last no file is
         open and no empty one stays behind."""
+        if self._failure:
+            raise SinkError(self._failure)
         self.progress.seq, self.progress.ended = seq, ended
         self.progress.open = {self._path.name: self._length}
         self._save()
@@ -128,6 +134,15 @@ class RotatedFiles:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    @contextlib.contextmanager
+    def _failing_for_good(self) -> Iterator[None]:
+        """After a failure nothing more is committed: a part of a message may have been written."""
+        try:
+            yield
+        except OSError as error:
+            self._failure = f"can't write {self._path}: {error.strerror}"
+            raise
 
     def _open_next(self) -> None:
         self.close()

@@ -30,7 +30,11 @@ NO_DEVICE = -1
 
 
 class SessionDatabase:
-    """One file. Methods raise SinkError; the object is then to be closed and made anew."""
+    """One file. Methods raise SinkError; the object is then to be closed and made anew.
+
+    After a failed write nothing more is committed: SQLite may have rolled back rows whose
+    sequence number would otherwise be stored as written.
+    """
 
     def __init__(self, session: SessionInfo) -> None:
         self.session = session
@@ -39,6 +43,7 @@ class SessionDatabase:
         self._known_devices: set[int] = set()
         self._state: dict[str, Any] = {}
         self._ended = False
+        self._failure = ""
         self.written_seq = 0
         self._seq = 0
         found = find_session(session)
@@ -95,6 +100,8 @@ class SessionDatabase:
 
     def commit(self) -> None:
         """Bring texts, devices and counters up to date and end the transaction."""
+        if self._failure:
+            raise SinkError(self._failure)
         if not self._connection.in_transaction and self._seq <= self.written_seq:
             return
         self._begin()
@@ -111,7 +118,7 @@ class SessionDatabase:
 
     def close(self) -> None:
         """Close the file; what was not committed is not in it."""
-        if self._ended and not self._connection.in_transaction:
+        if self._ended and not self._failure and not self._connection.in_transaction:
             close_for_good(self._connection)
         else:
             self._connection.close()
@@ -125,7 +132,8 @@ class SessionDatabase:
             raise self._failed(error) from error
 
     def _failed(self, error: sqlite3.Error) -> SinkError:
-        return SinkError(f"can't write {self.path}: {error}")
+        self._failure = f"can't write {self.path}: {error}"
+        return SinkError(self._failure)
 
     def _execute_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         self._begin()

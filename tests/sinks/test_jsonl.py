@@ -215,13 +215,16 @@ def test_a_write_that_fails_half_way_is_undone_and_repeated(
     sink.open_session(session(tmp_path))
     sink.write_records("session-0", 2, kernels(50, seed=1))
     sink.commit()
+    sink.write_records("session-0", 3, kernels(10, seed=3))
     _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard_limit))
     try:
         with pytest.raises(OSError, match="too large"):
-            sink.write_records("session-0", 3, kernels(500, seed=2))
+            sink.write_records("session-0", 4, kernels(500, seed=2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
+    with pytest.raises(CommitFailed):
+        sink.commit()  # for other sessions: of this one a part of a message is written
     assert sink.open_session(session(tmp_path)).written_seq == 2
     sink.write_records("session-0", 3, kernels(500, seed=2))
     sink.close_session("session-0", 4, END)

@@ -271,6 +271,25 @@ def test_a_full_disk_rolls_back_and_recovers(
     assert query(path, "SELECT count(*) FROM TASK") == [(20_000,)]
 
 
+def test_a_commit_for_others_does_not_take_rolled_back_rows_for_written(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    (path,) = sink.open_session(session(tmp_path)).files
+    connection = sink._open["session-0"]._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+    sink.write_records("session-0", 2, kernels(100))
+    with pytest.raises(SinkError, match="full"):
+        sink.write_records("session-0", 3, kernels(20_000))
+    connection.execute(f"PRAGMA max_page_count = {1 << 30}")
+    with pytest.raises(CommitFailed):
+        sink.commit()
+    assert sink.open_session(session(tmp_path)).written_seq == 0
+    sink.write_records("session-0", 2, kernels(100))
+    sink.commit()
+    assert query(path, "SELECT count(*) FROM TASK") == [(100,)]
+
+
 def test_gaps_and_notes_are_in_the_file(
     sink: SqliteSink, tmp_path: Path, session: Callable[..., Any]
 ) -> None:
