@@ -7,6 +7,8 @@ and an interrupted session goes on exactly where it was written to.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -48,6 +50,14 @@ class SessionDatabase:
         self._seq = 0
         found = find_session(session)
         self.path = found or create_session_file(session, "db")
+        try:
+            self._open()
+        except BaseException:
+            if found is None:
+                self.path.unlink(missing_ok=True)  # the next attempt makes its own
+            raise
+
+    def _open(self) -> None:
         self._connection = open_for_writing(self.path)
         try:
             self._begin()
@@ -234,24 +244,29 @@ class SessionDatabase:
 
 
 def find_session(session: SessionInfo) -> Path | None:
-    """Return the file that an earlier daemon began for this session, if any."""
+    """Return the file that an earlier daemon began for this session, if any.
+
+    Raises SinkError when a file that may be it can't be read now, say because the output of a
+    killed daemon is just closing it: to begin a second file would split the session.
+    """
     directory = Path(session.settings.log_file)
     for path in sorted(directory.glob(f"msmonitor_{session.process.pid}_*.db"), reverse=True):
-        if path.is_symlink():
-            continue
-        try:
-            connection = open_for_reading(path)
-        except sqlite3.Error:
-            continue
-        try:
-            row = connection.execute(
-                "SELECT 1 FROM META_DATA WHERE name = ? AND value = ?",
-                (SESSION_KEY, session.session_id),
-            ).fetchone()
-        except sqlite3.Error:
-            row = None
-        finally:
-            connection.close()
-        if row is not None:
+        if not path.is_symlink() and _session_in(path) == session.session_id:
             return path
     return None
+
+
+def _session_in(path: Path) -> str:
+    """Return the id of the session that a file holds; empty for what is no such file."""
+    try:
+        with contextlib.closing(open_for_reading(path)) as connection:
+            row = connection.execute(
+                "SELECT value FROM META_DATA WHERE name = ?", (SESSION_KEY,)
+            ).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error) or not os.access(path, os.R_OK):
+            return ""
+        raise SinkError(f"can't read {path}: {error}") from error
+    except sqlite3.Error:  # no database at all
+        return ""
+    return str(row[0]) if row else ""

@@ -15,6 +15,7 @@ from msmon.errors import SinkError
 from msmon.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.records import Batch
 from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks import sqlite_session
 from msmon.sinks.base import CommitFailed
 from msmon.sinks.sqlite import SqliteSink
 
@@ -196,6 +197,41 @@ def test_a_session_goes_on_in_its_file_where_it_was_committed(
     assert ids == [(number,) for number in range(300)]
     repeated = "SELECT value FROM STRING_IDS GROUP BY id HAVING count(*) > 1"
     assert query(opened.files[0], repeated) == []
+
+
+def test_a_file_that_can_not_be_read_now_is_not_replaced_by_a_second_one(
+    tmp_path: Path,
+    kernels: Callable[..., Batch],
+    session: Callable[..., SessionInfo],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(path: Path) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    first, second = SqliteSink(), SqliteSink()
+    (path,) = first.open_session(session(tmp_path)).files
+    first.write_records("session-0", 2, kernels(10))
+    first.commit()
+    first.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_session, "open_for_reading", fail)
+        with pytest.raises(SinkError, match="unable to open"):
+            second.open_session(session(tmp_path))
+    resumed = second.open_session(session(tmp_path))
+    assert (resumed.files, resumed.written_seq) == ((path,), 2)
+    second.close()
+
+
+def test_a_file_that_can_not_be_begun_is_removed_again(
+    tmp_path: Path, session: Callable[..., SessionInfo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> sqlite3.Connection:
+        raise SinkError("database or disk is full")
+
+    monkeypatch.setattr(sqlite_session, "open_for_writing", fail)
+    with pytest.raises(SinkError, match="full"):
+        SqliteSink().open_session(session(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_range_open_at_a_restart_is_completed_after_it(
