@@ -19,13 +19,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from msmon.durations import MEMSET_NAME
 from msmon.ffi.decode import decode
-from msmon.filtering import RecordFilter
-from msmon.filters import Filter
-from msmon.kinds import API_KINDS, ActivityKind, MemcpyKind, MemoryOperation
-from msmon.records import DTYPES, FIELDS, TEXT_FIELDS
-from msmon.statistics import WindowStatistics, operator_rows
+from msmon.records.batch import DTYPES, FIELDS, TEXT_FIELDS
+from msmon.records.durations import MEMSET_NAME
+from msmon.records.filtering import RecordFilter
+from msmon.records.filters import Filter
+from msmon.records.kinds import API_KINDS, ActivityKind, MemcpyKind, MemoryOperation
+from msmon.records.statistics import WindowStatistics, operator_rows
 
 VALID_BYTES = 8 * 1024 * 1024 * 8 // 10
 """MSPTI completes an 8 MiB buffer when it is 80 % full."""

@@ -50,11 +50,11 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.errors import BusError
-from msmon.kinds import ActivityKind
-from msmon.records import DTYPES, Batch
+from msmon.records.batch import DTYPES, Batch
+from msmon.records.kinds import ActivityKind
+from msmon.records.statistics import WindowStatistics
+from msmon.records.windows import Window
 from msmon.sessions import Counts, ProcessInfo, SessionEnd
-from msmon.statistics import WindowStatistics
-from msmon.windows import Window
 
 AGENTS = 1000
 AGENTS_PER_PROCESS = 250

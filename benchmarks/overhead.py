@@ -34,12 +34,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msmon
 from msmon.agent.collector import Collector
+from msmon.agent.link.pending import PendingCommand
+from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
-from msmon.agent.pending import PendingCommand
-from msmon.agent.uplink import Uplink
 from msmon.bus.messages import Answer
-from msmon.kinds import ActivityKind
-from msmon.records import FIELDS
+from msmon.records.batch import FIELDS
+from msmon.records.kinds import ActivityKind
 
 BUILD_LIBRARY = Path(__file__).resolve().parent.parent / "tests" / "native" / "build.py"
 

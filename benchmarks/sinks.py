@@ -22,13 +22,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from msmon.kinds import ActivityKind
-from msmon.records import DTYPES, Batch
+from msmon.records.batch import DTYPES, Batch
+from msmon.records.kinds import ActivityKind
 from msmon.sessions import MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 from msmon.sinks.base import Sink
-from msmon.sinks.jsonl import JsonlSink
-from msmon.sinks.sqlite import SqliteSink
-from msmon.sinks.sqlite_schema import COMPUTE_TASK_INFO, TASK
+from msmon.sinks.jsonl.sink import JsonlSink
+from msmon.sinks.sqlite.schema import COMPUTE_TASK_INFO, TASK
+from msmon.sinks.sqlite.sink import SqliteSink
 
 START_NS = 1_790_000_000_000_000_000
 BATCH_RECORDS = 8 * 1024 * 1024 * 8 // 10 // DTYPES[ActivityKind.Kernel].itemsize

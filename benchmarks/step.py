@@ -11,7 +11,7 @@ from __future__ import annotations
 import timeit
 
 from msmon.agent import lifecycle
-from msmon.agent.tracing.optimizer_steps import OptimizerSteps
+from msmon.agent.steps.optimizers import OptimizerSteps
 
 CALLS = 300_000
 ROUNDS = 7

@@ -12,10 +12,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "ActivityKind": "msmon.kinds",
-    "Monitor": "msmon.agent.monitor",
+    "ActivityKind": "msmon.records.kinds",
+    "Monitor": "msmon.monitor_api.monitor",
     "init": "msmon.agent",
-    "mindspore_callback": "msmon.agent.tracing.mindspore_steps",
+    "mindspore_callback": "msmon.agent.steps.mindspore",
     "set_step": "msmon.agent",
     "shutdown": "msmon.agent",
     "step": "msmon.agent",

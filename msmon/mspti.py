@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msmon.compat.mspti_data import (
+from msmon.compat.mspti.data import (
     CommunicationData,
     HcclData,
     KernelData,
@@ -10,14 +10,14 @@ from msmon.compat.mspti_data import (
     MsptiObjectId,
     RangeMarkerData,
 )
-from msmon.compat.mspti_enums import (
+from msmon.compat.mspti.enums import (
     MsptiActivityFlag,
     MsptiActivityKind,
     MsptiActivitySourceKind,
     MsptiCommunicationDataType,
     MsptiResult,
 )
-from msmon.compat.mspti_monitors import (
+from msmon.compat.mspti.monitors import (
     BaseMonitor,
     CommunicationMonitor,
     HcclMonitor,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msmon.errors import UsageError
-from msmon.filters import Filter
-from msmon.kinds import ActivityKind, format_kinds, parse_kinds
-from msmon.options import MONITOR_OPTION, check_fields
+from msmon.records.filters import Filter
+from msmon.records.kinds import ActivityKind, format_kinds, parse_kinds
+from msmon.settings.options import MONITOR_OPTION, check_fields
 
 UNKNOWN_RANK = -1
 

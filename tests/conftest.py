@@ -22,9 +22,11 @@ from pathlib import Path
 
 import pytest
 
-from msmon.ffi.functions import FUNCTIONS
 from msmon.ffi.mspti import Mspti
-from msmon.kinds import ActivityKind
+from msmon.ffi.prototypes import FUNCTIONS
+from msmon.records.kinds import ActivityKind
+
+pytest_plugins = ["fixtures.waiting", "fixtures.running_daemon", "fixtures.sink_input"]
 
 _BUILD = Path(__file__).parent / "native" / "build.py"
 

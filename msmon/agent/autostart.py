@@ -12,7 +12,7 @@ import contextlib
 import os
 from types import ModuleType
 
-from msmon.agent import ranks
+from msmon.agent.ranks import evidence as ranks
 
 FRAMEWORKS = ("torch", "mindspore")
 
@@ -43,7 +43,7 @@ def _start_agent() -> None:
 
 
 def _wait_for_framework() -> None:
-    from msmon.agent.tracing.import_watch import ImportWatch
+    from msmon.agent.steps.import_watch import ImportWatch
 
     ImportWatch(dict.fromkeys(FRAMEWORKS, _watch_steps), lambda _: None).start()
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from msmon.agent import library
+from msmon.agent.link.pending import PendingCommand
+from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
-from msmon.agent.pending import PendingCommand
-from msmon.agent.recorder import MsptiCall, Recorder, subscription_holder
 from msmon.agent.session import MonitoringSession
 from msmon.agent.session_answers import session_answer, totals
 from msmon.agent.tracing.control import TraceControl
-from msmon.agent.uplink import Uplink
 from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, Answer
 from msmon.errors import CommandRefused, MsmonError, UsageError
-from msmon.kinds import format_kinds
+from msmon.recording import library
+from msmon.recording.recorder import MsptiCall, Recorder, subscription_holder
+from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts, MonitorSettings
 
 STUCK_AFTER_S = 3.0

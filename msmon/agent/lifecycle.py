@@ -16,22 +16,24 @@ from typing import Any
 import zmq
 
 import msmon
-from msmon.agent import process, ranks
 from msmon.agent.collector import PAUSE, RESUME, Collector
-from msmon.agent.link import Link
+from msmon.agent.link.notices import Notices
+from msmon.agent.link.pending import PendingCommand, PendingCommands, SeenRequests
+from msmon.agent.link.thread import Link
+from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
-from msmon.agent.notices import Notices
-from msmon.agent.pending import PendingCommand, PendingCommands, SeenRequests
-from msmon.agent.steps import StepCounter
-from msmon.agent.tracing import step_sources
+from msmon.agent.ranks import evidence as ranks
+from msmon.agent.ranks import process
+from msmon.agent.steps import sources as step_sources
+from msmon.agent.steps.counter import StepCounter
+from msmon.agent.steps.import_watch import ImportWatch
 from msmon.agent.tracing.control import TraceControl
-from msmon.agent.tracing.import_watch import ImportWatch
 from msmon.agent.tracing.plan import IDLE, RUNNING
 from msmon.agent.tracing.tracer import Tracer
-from msmon.agent.uplink import Uplink
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Hello, Status
 from msmon.errors import UsageError
+from msmon.recording import recorder
 from msmon.sessions import ProcessInfo
 
 SESSION_END_LIMIT_S = 0.7
@@ -284,6 +286,7 @@ def _start(known: dict[str, Any]) -> None:
             AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
         else:
             _agent = agent
+            recorder.trace_holder = lambda: agent.trace_holder
             watch_steps()
             # as late as possible: hooks run in reverse, and the framework must still be there
             atexit.unregister(shutdown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msmon.agent.recorder import Recorder
+from msmon.recording.recorder import Recorder
 from msmon.sessions import Gap
 
 _INTERVAL_S = 1.0

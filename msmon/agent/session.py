@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msmon.agent.link.uplink import Uplink
 from msmon.agent.losses import LossReports
-from msmon.agent.parallel_groups import parallel_group_info
-from msmon.agent.recorder import CALL_ERRORS, Recorder
-from msmon.agent.uplink import Uplink
+from msmon.agent.ranks.parallel_groups import parallel_group_info
 from msmon.errors import CommandRefused
-from msmon.filtering import RecordFilter
-from msmon.kinds import ActivityKind
-from msmon.records import Batch
+from msmon.recording.recorder import CALL_ERRORS, Recorder
+from msmon.records.batch import Batch
+from msmon.records.filtering import RecordFilter
+from msmon.records.kinds import ActivityKind
+from msmon.records.statistics import WindowStatistics
 from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd, merged_drops
-from msmon.statistics import WindowStatistics
 
 FLUSH_INTERVAL_S = 1.0
 """MSPTI delivers a partly filled buffer only when told, and on some starts nothing at all

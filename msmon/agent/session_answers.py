@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msmon.agent.session import MonitoringSession
 from msmon.bus.messages import Answer
-from msmon.kinds import format_kinds
+from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts
 
 

@@ -19,7 +19,7 @@ from msmon.bus.messages import Message, Reply
 from msmon.commands.many_daemons import ask_all
 from msmon.commands.parameters import option_from
 from msmon.errors import UsageError
-from msmon.options import Option, real_number, text_up_to, whole_number
+from msmon.settings.options import Option, real_number, text_up_to, whole_number
 
 Result = TypeVar("Result")
 

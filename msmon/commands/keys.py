@@ -14,8 +14,6 @@ from typing import Any
 
 import click
 
-from msmon.bus.allow_list import AllowedKey, fingerprint
-from msmon.bus.key_store import KeyStore
 from msmon.bus.keys import (
     CLIENT_PUBLIC_FILE,
     CLIENTS_DIRECTORY,
@@ -23,8 +21,10 @@ from msmon.bus.keys import (
     SERVERS_DIRECTORY,
     keys_directory,
 )
-from msmon.bus.roles import KEY_ROLES, Role
 from msmon.commands.answers import terminal_safe
+from msmon.daemon.access.allow_list import AllowedKey, fingerprint
+from msmon.daemon.access.key_store import KeyStore
+from msmon.daemon.access.roles import KEY_ROLES, Role
 from msmon.errors import BusError
 
 ROLE_NAMES = [role.value for role in KEY_ROLES]

@@ -33,16 +33,16 @@ COMMANDS: dict[str, Entry] = {
         "msmon.commands.npu_monitor", "npu_monitor", "Start, change and stop operator monitoring."
     ),
     "nputrace": Entry(
-        "msmon.commands.nputrace", "nputrace", "Trace some steps of running processes."
+        "msmon.commands.nputrace.command", "nputrace", "Trace some steps of running processes."
     ),
-    "status": Entry("msmon.commands.status", "status", "Show every registered process."),
+    "status": Entry("msmon.commands.status.command", "status", "Show every registered process."),
     "convert": Entry(
         "msmon.commands.convert", "convert_command", "Turn exported files into other formats."
     ),
     "doctor": Entry("msmon.commands.doctor", "doctor", "Check all that monitoring needs."),
     "keys": Entry("msmon.commands.keys", "keys", "Manage who may reach a daemon from elsewhere."),
     "version": Entry("msmon.commands.version", "version", "Show the version of both sides."),
-    "demo": Entry("msmon.commands.demo", "demo", "See it work here, without an NPU."),
+    "demo": Entry("msmon.commands.demo.command", "demo", "See it work here, without an NPU."),
 }
 
 

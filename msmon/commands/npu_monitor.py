@@ -13,7 +13,7 @@ from msmon.commands.answers import show_answer
 from msmon.commands.connection import Connection, daemon_options
 from msmon.commands.parameters import Command, option_from, select_processes
 from msmon.errors import UsageError
-from msmon.options import MONITOR_OPTION, MONITOR_OPTIONS
+from msmon.settings.options import MONITOR_OPTION, MONITOR_OPTIONS
 
 
 @click.group("npu-monitor", context_settings={"help_option_names": ["-h", "--help"]})

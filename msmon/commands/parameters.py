@@ -11,7 +11,7 @@ import click
 
 from msmon.bus.messages import Selection
 from msmon.errors import UsageError
-from msmon.options import Option
+from msmon.settings.options import Option
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])

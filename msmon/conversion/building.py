@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from msmon.kinds import ActivityKind
-from msmon.records import DTYPES, FIELDS, TEXT_FIELDS, Batch
+from msmon.records.batch import DTYPES, FIELDS, TEXT_FIELDS, Batch
+from msmon.records.kinds import ActivityKind
 
 RECORDS_PER_BATCH = 16_384
 

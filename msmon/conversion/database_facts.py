@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from msmon.kinds import ActivityKind
-from msmon.sinks import sqlite_schema as schema
-from msmon.sinks.sqlite_file import open_for_reading
+from msmon.records.kinds import ActivityKind
+from msmon.sinks.sqlite import schema
+from msmon.sinks.sqlite.file import open_for_reading
 
 API_KINDS_OF_LEVELS = {
     10000: ActivityKind.API,

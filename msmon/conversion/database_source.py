@@ -25,10 +25,10 @@ from msmon.conversion.database_facts import (
 from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
 from msmon.conversion.source import Source
 from msmon.errors import SinkError
-from msmon.kinds import INVALID_ID, ActivityKind
-from msmon.records import Batch
+from msmon.records.batch import Batch
+from msmon.records.kinds import INVALID_ID, ActivityKind
 from msmon.sessions import UNKNOWN_RANK, Gap
-from msmon.sinks import sqlite_schema as schema
+from msmon.sinks.sqlite import schema
 
 _ROWS_AT_ONCE = 4096
 _U64 = 2**64

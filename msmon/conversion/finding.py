@@ -10,7 +10,7 @@ from msmon.conversion.database_source import DatabaseSource
 from msmon.conversion.jsonl_source import JsonlSource
 from msmon.conversion.source import FILE_NAME, Source
 from msmon.errors import SinkError, UsageError
-from msmon.records import Batch
+from msmon.records.batch import Batch
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
 

@@ -12,10 +12,10 @@ from typing import Any
 from msmon.conversion.building import VALUE_ERRORS, BatchBuilder
 from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
 from msmon.conversion.source import Source
-from msmon.kinds import ActivityKind, CommunicationDataType
-from msmon.records import FIELDS, Batch
+from msmon.records.batch import FIELDS, Batch
+from msmon.records.kinds import ActivityKind, CommunicationDataType
 from msmon.sessions import UNKNOWN_RANK, Gap
-from msmon.sinks.jsonl_records import LINE_SHAPES
+from msmon.sinks.jsonl.lines import LINE_SHAPES
 
 MAX_LINE_BYTES = 16 << 20
 """A longer line is no line of ours; it is read, and counted as damaged, in pieces of this size."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from msmon.kinds import MarkerFlag, SourceKind
+from msmon.records.kinds import MarkerFlag, SourceKind
 
 WAITING_HOST_EVENTS = 20_000
 """Host events that wait for a device event of the same id; beyond it the oldest go on alone."""

@@ -10,13 +10,13 @@ import uuid
 from pathlib import Path
 
 from msmon.conversion.source import Source
-from msmon.kinds import format_kinds
-from msmon.options import MONITOR_OPTION
-from msmon.records import Batch
+from msmon.records.batch import Batch
+from msmon.records.kinds import format_kinds
 from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
+from msmon.settings.options import MONITOR_OPTION
 from msmon.sinks.base import Sink
-from msmon.sinks.jsonl import JsonlSink
-from msmon.sinks.sqlite import SqliteSink
+from msmon.sinks.jsonl.sink import JsonlSink
+from msmon.sinks.sqlite.sink import SqliteSink
 
 _RECORDS_PER_COMMIT = 500_000
 _LINES_PER_FILE = int(MONITOR_OPTION["jsonl_rotate_lines"].maximum or 0)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from msmon.conversion.tracks import ProcessTracks, SeenIds, Track, numbering
-from msmon.kinds import API_KINDS, ActivityKind, MemcpyKind, SourceKind
-from msmon.markers import MarkerEvents
-from msmon.records import Batch, Column, printable
+from msmon.records.batch import Batch, Column, printable
+from msmon.records.kinds import API_KINDS, ActivityKind, MemcpyKind, SourceKind
+from msmon.records.markers import MarkerEvents
 from msmon.sessions import ProcessInfo
 
 _HOUR_NS = 3600 * 10**9

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from msmon.kinds import ActivityKind
-from msmon.records import Batch
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
 from msmon.sessions import UNKNOWN_RANK, Gap, ProcessInfo
 
 FILE_NAME = re.compile(r"msmonitor_(\d+)_(\d{17})_(-?\d+)\.(?:jsonl|db)$")

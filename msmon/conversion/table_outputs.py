@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from msmon.agent.workbook import WorkbookWriter
 from msmon.conversion.output import Output
 from msmon.conversion.source import Source
 from msmon.errors import SinkError, UsageError
-from msmon.kinds import ActivityKind
-from msmon.markers import MarkerPairing
-from msmon.records import Batch
+from msmon.formats.workbook import WorkbookWriter
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
+from msmon.records.markers import MarkerPairing
 
 
 class WorkbookOutput(Output):

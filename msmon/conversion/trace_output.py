@@ -7,9 +7,9 @@ from pathlib import Path
 from msmon.conversion.output import Output
 from msmon.conversion.perfetto import PerfettoTrace, TraceProcess
 from msmon.conversion.source import Source
-from msmon.kinds import ActivityKind
-from msmon.markers import MarkerPairing
-from msmon.records import Batch
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
+from msmon.records.markers import MarkerPairing
 
 
 class TraceOutput(Output):

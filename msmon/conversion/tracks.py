@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from msmon.kinds import INVALID_ID
+from msmon.records.kinds import INVALID_ID
 from msmon.sessions import UNKNOWN_RANK, ProcessInfo
 
 _REMEMBERED_SIBLINGS = 1000

@@ -10,7 +10,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distributions
 from pathlib import Path
 
 import msmon
-from msmon.agent.ranks import is_on
+from msmon.agent.ranks.evidence import is_on
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.proc import processes

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msmon.agent import ranks
+from msmon.agent.ranks import evidence as ranks
 from msmon.bus.endpoints import SOCKET_FILE, client_directories
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msmon.errors import NativeCodeUnavailable
-from msmon.ffi import functions, machine_code
+from msmon.ffi import machine_code, prototypes
 from msmon.ffi.executable import map_code
 
 FREE = 0
@@ -136,8 +136,8 @@ def python_callbacks(control_address: int) -> Callbacks:
             completed = valid_bytes << STATE_BITS | COMPLETED
             slots[index].word = completed if valid_bytes else FREE
 
-    request_function = functions.BUFFER_REQUEST(request)
-    complete_function = functions.BUFFER_COMPLETE(complete)
+    request_function = prototypes.BUFFER_REQUEST(request)
+    complete_function = prototypes.BUFFER_COMPLETE(complete)
     return Callbacks(
         request_address=_address(request_function),
         complete_address=_address(complete_function),

@@ -1,8 +1,7 @@
 """Finding libmspti.so, and loading it only where that does not abort the process.
 
 Order: already in the process, ``MSMON_LIBMSPTI``, ``ASCEND_HOME_PATH``, ``ASCEND_TOOLKIT_HOME``,
-the default roots of old and new CANN, the loader's path. With ``MSMON_SIMULATE`` a simulated
-MSPTI takes the library's place.
+the default roots of old and new CANN, the loader's path.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msmon.errors import LibraryUnavailable
-from msmon.ffi.functions import FUNCTIONS
 from msmon.ffi.loader import handle_in_process, open_library, symbol_address
 from msmon.ffi.mspti import Mspti
+from msmon.ffi.prototypes import FUNCTIONS
 
 LIBRARY_NAME = "libmspti.so"
 
@@ -72,10 +71,6 @@ def load(environ: Mapping[str, str] = os.environ) -> Mspti:
 
 
 def _load(environ: Mapping[str, str]) -> Mspti:
-    if environ.get("MSMON_SIMULATE", "0") not in ("", "0"):
-        from msmon.ffi.simulated import load_simulated
-
-        return load_simulated(environ)
     location = locate(environ)
     without = load_cann_libraries(location, environ)
     origin = f"{location}, without {' and '.join(without)}" if without else str(location)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msmon.errors import LibraryUnavailable
-from msmon.ffi.functions import FUNCTIONS
-from msmon.kinds import ActivityKind
+from msmon.ffi.prototypes import FUNCTIONS
+from msmon.records.kinds import ActivityKind
 
 
 class Mspti:

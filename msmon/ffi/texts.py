@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from msmon.records import Column
+from msmon.records.batch import Column
 
 _MULTIPLIERS = tuple(
     np.uint64(number)

@@ -19,8 +19,8 @@ import numpy as np
 from msmon.errors import NativeCodeUnavailable
 from msmon.ffi import machine_code
 from msmon.ffi.executable import map_code
-from msmon.kinds import ActivityKind
-from msmon.records import DTYPES, RECORD_ALIGNMENT_BYTES, Column
+from msmon.records.batch import DTYPES, RECORD_ALIGNMENT_BYTES, Column
+from msmon.records.kinds import ActivityKind
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from msmon.errors import SinkError
-from msmon.options import Option
-from msmon.records import Batch
+from msmon.records.batch import Batch
+from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.windows import Window
+from msmon.settings.options import Option
 
 
 @dataclass(frozen=True)

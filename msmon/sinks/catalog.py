@@ -11,17 +11,17 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from msmon.errors import SinkError, UsageError
-from msmon.options import check_fields
+from msmon.settings.options import check_fields
 from msmon.sinks.base import Sink
 
 GROUP = "msmon.sinks"
 
 BUILT_IN = {
-    "jsonl": "msmon.sinks.jsonl:JsonlSink",
+    "jsonl": "msmon.sinks.jsonl.sink:JsonlSink",
     "log": "msmon.sinks.log:LogSink",
     "metrics-json": "msmon.sinks.metrics_json:MetricsJsonSink",
-    "sqlite": "msmon.sinks.sqlite:SqliteSink",
-    "tensorboard": "msmon.sinks.tensorboard:TensorBoardSink",
+    "sqlite": "msmon.sinks.sqlite.sink:SqliteSink",
+    "tensorboard": "msmon.sinks.tensorboard.sink:TensorBoardSink",
 }
 
 EXPORT_SINKS = {"DB": "sqlite", "Jsonl": "jsonl"}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from msmon.errors import UsageError
-from msmon.options import Option, text_up_to
 from msmon.sessions import SessionInfo
+from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import Sink
 
 

@@ -6,12 +6,12 @@ import logging
 
 import numpy as np
 
-from msmon.kinds import ActivityKind
-from msmon.options import Option, whole_number
-from msmon.records import printable
+from msmon.records.batch import printable
+from msmon.records.kinds import ActivityKind
+from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.settings.options import Option, whole_number
 from msmon.sinks.base import SessionOutput, Sink
-from msmon.windows import Window
 
 _log = logging.getLogger("msmon.windows")
 

@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 from msmon.errors import SinkError
-from msmon.options import Option, text_up_to
-from msmon.records import printable
+from msmon.records.batch import printable
+from msmon.records.statistics import operator_rows, quantile_ns
+from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import SessionOutput, Sink
-from msmon.statistics import operator_rows, quantile_ns
-from msmon.windows import Window
 
 QUANTILES = {"p50_ns": 0.50, "p95_ns": 0.95, "p99_ns": 0.99}
 STDOUT = "-"

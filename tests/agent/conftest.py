@@ -3,7 +3,6 @@
 ``daemon``        a :class:`ScriptedDaemon` in a runtime directory of its own
 ``job_environ``   the environment of a job that finds it, with the C library double
 ``job``           starts a Python program in that environment
-``wait_for``      polls until a condition holds
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import msgpack
 import pytest
 import zmq
+from fixtures.waiting import poll_until
 
 from msmon.bus.codec import Envelope, decode, encode
 from msmon.bus.keys import KeyPair, key_file_text
@@ -40,17 +39,6 @@ from msmon.bus.messages import (
 )
 
 DEADLINE_S = 8.0
-
-
-def poll_until(condition: Callable[[], Any], what: str, limit_s: float = DEADLINE_S) -> Any:
-    """Poll until the condition holds and return its value."""
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"waited {limit_s:g} s in vain: {what}")
 
 
 class ScriptedDaemon:
@@ -178,11 +166,6 @@ class ScriptedDaemon:
 
     def windows_of(self, session_id: str) -> list[WindowReport]:
         return [item for item in self.of_type(WindowReport) if item.session_id == session_id]
-
-
-@pytest.fixture
-def wait_for() -> Callable[..., Any]:
-    return poll_until
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from msmon.agent import collector as collector_module
 from msmon.agent.collector import Collector
+from msmon.agent.link.pending import PendingCommand
+from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
-from msmon.agent.pending import PendingCommand
 from msmon.agent.session import MonitoringSession
-from msmon.agent.uplink import Uplink
 from msmon.bus.messages import Answer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from msmon.bus.messages import GapReport, SessionNote
-from msmon.kinds import ActivityKind
+from msmon.records.kinds import ActivityKind
 
 RECORDS_ON_DEMAND = """
 msmon.init(rank=3)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from msmon.bus.allow_list import AllowList, fingerprint
 from msmon.bus.endpoints import remote_endpoint
 from msmon.bus.keys import KeyPair, key_file_text, load_key_pair, load_public_key
-from msmon.bus.roles import Role
 from msmon.commands.main import main
+from msmon.daemon.access.allow_list import AllowList, fingerprint
+from msmon.daemon.access.roles import Role
 
 
 class Keys:

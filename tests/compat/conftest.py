@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from msmon.agent import recording
-from msmon.agent.recorder import Recorder
-from msmon.compat import mspti_monitors
+from msmon.compat.mspti import monitors as mspti_monitors
 from msmon.ffi.arena import BufferArena
+from msmon.recording import thread as recording
+from msmon.recording.recorder import Recorder
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ import pytest
 
 from msmon.conversion.finding import find_sources
 from msmon.conversion.source import Source
-from msmon.kinds import INVALID_ID, ActivityKind, MarkerFlag, SourceKind, format_kinds
-from msmon.markers import MarkerPairing
-from msmon.records import DTYPES, TEXT_FIELDS, Batch
+from msmon.records.batch import DTYPES, TEXT_FIELDS, Batch
+from msmon.records.kinds import INVALID_ID, ActivityKind, MarkerFlag, SourceKind, format_kinds
+from msmon.records.markers import MarkerPairing
 from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
-from msmon.sinks.jsonl import JsonlSink
-from msmon.sinks.sqlite import SqliteSink
+from msmon.sinks.jsonl.sink import JsonlSink
+from msmon.sinks.sqlite.sink import SqliteSink
 
 START_NS = 1_790_000_000_000_000_001
 TEXTS = ("", "MatMul", "名前", 'quote" \\ slash', "tab\tnew\nline", "bad\udcff", "ProfilerStep#3")

@@ -13,9 +13,9 @@ import pytest
 
 from msmon.conversion.perfetto import PerfettoTrace
 from msmon.conversion.tracks import SeenIds
-from msmon.kinds import ActivityKind, MarkerFlag
-from msmon.markers import MarkerPairing
-from msmon.records import DTYPES, Batch
+from msmon.records.batch import DTYPES, Batch
+from msmon.records.kinds import ActivityKind, MarkerFlag
+from msmon.records.markers import MarkerPairing
 from msmon.sessions import ProcessInfo
 
 START_NS = 1_790_000_000_000_000_123

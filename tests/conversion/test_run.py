@@ -16,7 +16,7 @@ import pytest
 from msmon.conversion.finding import find_sources
 from msmon.conversion.run import choose_output, convert
 from msmon.errors import SinkError, UsageError
-from msmon.records import Batch
+from msmon.records.batch import Batch
 
 
 def run(target: str, out: Path | None, *paths: Path) -> Any:

@@ -12,8 +12,8 @@ import pytest
 
 from msmon.conversion.finding import find_sources
 from msmon.errors import UsageError
-from msmon.kinds import INVALID_ID, ActivityKind
-from msmon.records import FIELDS, printable
+from msmon.records.batch import FIELDS, printable
+from msmon.records.kinds import INVALID_ID, ActivityKind
 
 Rows = dict[str, list[tuple[Any, ...]]]
 

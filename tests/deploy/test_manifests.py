@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from msmon.bus.endpoints import DEFAULT_PORT, SYSTEM_DIRECTORY
-from msmon.commands.daemon import CREDENTIAL
-from msmon.commands.daemon_config import read_config
+from msmon.commands.daemon.command import CREDENTIAL
+from msmon.commands.daemon.config import read_config
 
 yaml = pytest.importorskip("yaml")
 

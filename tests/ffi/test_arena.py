@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from msmon.errors import NativeCodeUnavailable
-from msmon.ffi import callbacks, functions
+from msmon.ffi import callbacks, prototypes
 from msmon.ffi.arena import BufferArena, CompletedBuffer, process_arena
 from msmon.ffi.callbacks import native_callbacks, python_callbacks
 
@@ -24,8 +24,8 @@ class Lender:
 
     def __init__(self, arena: BufferArena) -> None:
         self.arena = arena
-        self._request: Any = functions.BUFFER_REQUEST(arena.request_address)
-        self._complete: Any = functions.BUFFER_COMPLETE(arena.complete_address)
+        self._request: Any = prototypes.BUFFER_REQUEST(arena.request_address)
+        self._complete: Any = prototypes.BUFFER_COMPLETE(arena.complete_address)
 
     def request(self) -> int:
         buffer, size, limit = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(10)

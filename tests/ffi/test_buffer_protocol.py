@@ -11,7 +11,7 @@ import pytest
 from msmon.ffi.arena import BufferArena
 from msmon.ffi.callbacks import Callbacks, native_callbacks, python_callbacks
 from msmon.ffi.walk import split
-from msmon.kinds import ActivityKind
+from msmon.records.kinds import ActivityKind
 
 _KERNEL_BYTES = 56
 _SLOT_BYTES = 64 << 10

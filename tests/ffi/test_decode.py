@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from msmon.ffi import texts
 from msmon.ffi.decode import Decoded, decode
-from msmon.kinds import ActivityKind
-from msmon.records import FIELDS, TEXT_FIELDS
+from msmon.records.batch import FIELDS, TEXT_FIELDS
+from msmon.records.kinds import ActivityKind
 
 CODES = {"<u4": "I", "<u8": "Q", "<f8": "d", "u1": "B"}
 LAYOUTS = {

@@ -103,7 +103,7 @@ def test_preloading_opens_the_kinds_that_need_it(bare: dict[str, str], cann_root
         "LD_LIBRARY_PATH": str(libraries),
     }
     enable = "mspti.enable(ActivityKind.Memory); print('enabled')"
-    code = f"from msmon.kinds import ActivityKind\n{_LOAD}\n{enable}"
+    code = f"from msmon.records.kinds import ActivityKind\n{_LOAD}\n{enable}"
     assert _run(environ, code).splitlines()[1] == "enabled"
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from msmon.errors import LibraryUnavailable, MsptiError
 from msmon.ffi.arena import BufferArena
+from msmon.ffi.codes import PRELOAD_LINE
 from msmon.ffi.mspti import Mspti
-from msmon.ffi.results import PRELOAD_LINE
-from msmon.kinds import PRELOAD_KINDS, ActivityKind
-from msmon.records import DTYPES
+from msmon.records.batch import DTYPES
+from msmon.records.kinds import PRELOAD_KINDS, ActivityKind
 
 
 def test_there_is_one_subscription(native_double: Any) -> None:

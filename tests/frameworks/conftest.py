@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.waiting import poll_until
 
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
@@ -28,17 +28,6 @@ WHEELS_VARIABLE = "MSMON_FRAMEWORK_WHEELS"
 TORCH_NPU_VERSIONS = ("2.9.0", "2.13.0")
 
 RANK_PREFIXES = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC")
-
-
-def poll_until(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
-    """Poll until the condition holds and return its value."""
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"waited {limit_s:g} s in vain: {what}")
 
 
 class RunningDaemon:
@@ -74,11 +63,6 @@ class RunningDaemon:
             capture_output=True,
             text=True,
         )
-
-
-@pytest.fixture
-def wait_for() -> Callable[..., Any]:
-    return poll_until
 
 
 @pytest.fixture

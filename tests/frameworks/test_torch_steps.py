@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from msmon.agent.steps import StepCounter
-from msmon.agent.tracing import optimizer_steps
+from msmon.agent.steps import optimizers as optimizer_steps
+from msmon.agent.steps.counter import StepCounter
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/test --full has it)")
 

@@ -80,8 +80,12 @@ def test_a_command_to_one_job_never_reaches_another(daemon, torchrun, wait_for, 
     wait_for(lambda: seen(daemon) == both, "four ranks of two jobs")
     started = daemon.command("npu-monitor", "start", "--kind", "Kernel", "--job-id", "job-a")
     assert started.returncode == 0, started
-    states = {(row["job_id"], row["state"]) for row in daemon.rows()}
-    assert states == {("job-a", "monitoring"), ("job-b", "idle")}
+
+    def states() -> set[tuple[str, str]]:
+        return {(row["job_id"], row["state"]) for row in daemon.rows()}
+
+    wait_for(lambda: "unknown" not in dict(states()).values(), "a heartbeat of every rank")
+    assert states() == {("job-a", "monitoring"), ("job-b", "idle")}
     for name in ("job-a", "job-b"):
         (tmp_path / name).touch()
     wait_for(lambda: daemon.rows() == [], "both jobs ended")

@@ -19,7 +19,7 @@ import torch_npu_sources
 
 from msmon.agent.tracing.backend import make_backend
 from msmon.agent.tracing.plan import TracePlan
-from msmon.trace_options import check_trace
+from msmon.settings.trace_options import check_trace
 
 FIRST, WARMUP = 10, 2
 CALLS: list[str] = []

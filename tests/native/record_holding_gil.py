@@ -17,7 +17,7 @@ from msmon.ffi import library
 from msmon.ffi.arena import BufferArena
 from msmon.ffi.callbacks import native_callbacks, python_callbacks
 from msmon.ffi.walk import split
-from msmon.kinds import ActivityKind
+from msmon.records.kinds import ActivityKind
 
 KINDS = (ActivityKind.Kernel, ActivityKind.AclAPI)
 RECORDS_EACH = 1_000_000

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from msmon.errors import SinkError
-from msmon.records import Batch
+from msmon.records.batch import Batch
+from msmon.records.statistics import WindowStatistics
+from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd
 from msmon.sinks.log import LogSink
 from msmon.sinks.metrics_json import MetricsJsonSink
-from msmon.statistics import WindowStatistics
-from msmon.windows import Window
 
 
 @pytest.fixture

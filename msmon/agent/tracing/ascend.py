@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from msmon.agent.tracing.backend import Keywords, arguments, listed, not_honoured
 from msmon.agent.tracing.plan import TracePlan
-from msmon.trace_options import TRACE_OPTION
+from msmon.settings.trace_options import TRACE_OPTION
 
 ENDLESS = 2**31 - 1
 """Active steps of the schedule of a trace that is limited by time."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msmon.agent.tracing.plan import TracePlan
 from msmon.errors import CommandRefused
-from msmon.trace_options import TRACE_OPTIONS
+from msmon.settings.trace_options import TRACE_OPTIONS
 
 Keywords = Callable[[Any], "dict[str, Any]"]
 """Turns the value of one option into keyword arguments of a profiler."""

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from msmon.agent.steps import StepCounter
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend, make_backend
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.tracer import StepPassed, Tracer
 from msmon.bus.messages import Answer
 from msmon.errors import CommandRefused, UsageError
 from msmon.sessions import ProcessInfo
-from msmon.trace_options import check_trace
+from msmon.settings.trace_options import check_trace
 
 NO_STEP_HINT_S = 10.0
 """A process without a step for so long is said to make none."""

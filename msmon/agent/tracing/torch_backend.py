@@ -15,7 +15,7 @@ from typing import Any
 
 from msmon.agent.tracing.backend import Keywords, arguments, keyword, not_honoured
 from msmon.agent.tracing.plan import TracePlan
-from msmon.trace_options import TRACE_OPTION
+from msmon.settings.trace_options import TRACE_OPTION
 
 STEP_NAME = "ProfilerStep#{}"
 """torch.profiler's own annotation of a step; TensorBoard and others look for it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msmon.agent.log import AgentLog
-from msmon.agent.steps import StepCounter
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend
 from msmon.agent.tracing.plan import (
     CANCELLED,

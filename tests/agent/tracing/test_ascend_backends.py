@@ -13,7 +13,7 @@ import pytest
 from msmon.agent.tracing.backend import make_backend
 from msmon.agent.tracing.plan import TracePlan
 from msmon.errors import CommandRefused
-from msmon.trace_options import check_trace
+from msmon.settings.trace_options import check_trace
 
 
 class Named:

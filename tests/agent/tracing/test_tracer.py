@@ -8,13 +8,13 @@ import time
 import pytest
 
 from msmon.agent.log import AgentLog
-from msmon.agent.steps import StepCounter
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.tracer import StepPassed, Tracer
 from msmon.bus.codec import encode
 from msmon.bus.messages import Status
 from msmon.errors import CommandRefused
-from msmon.trace_options import check_trace
+from msmon.settings.trace_options import check_trace
 
 
 class NotingBackend:

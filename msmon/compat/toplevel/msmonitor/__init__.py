@@ -1,7 +1,7 @@
 """The top-level package ``msmonitor``: msMonitor's names, implemented by msmon."""
 
-from msmon.compat.monitor import shared as Monitor
-from msmon.compat.proxy import shared as PyDynamicMonitorProxy
-from msmon.kinds import ActivityKind
+from msmon.compat.frameworks.monitor import shared as Monitor
+from msmon.compat.frameworks.proxy import shared as PyDynamicMonitorProxy
+from msmon.records.kinds import ActivityKind
 
 __all__ = ["ActivityKind", "Monitor", "PyDynamicMonitorProxy"]

@@ -1,0 +1,45 @@
+"""Batches as payload frames: only the texts that they use, and no frame too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
+from msmon.records.batch import TEXT_FIELDS, Batch
+
+
+def payloads_of(batch: Batch) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Yield (records, frames), in several parts where the texts are too long for one frame."""
+    parts = [batch]
+    while parts:
+        part = parts.pop()
+        payload = with_used_texts(part).to_frames()
+        if max(map(len, payload)) <= MAX_PAYLOAD_FRAME_BYTES:
+            yield len(part), payload
+            continue
+        middle = len(part) // 2
+        for half in (part.records[middle:], part.records[:middle]):
+            parts.append(Batch(part.kind, half, part.strings))
+
+
+def with_used_texts(batch: Batch) -> Batch:
+    """Return the batch with only those strings that its records refer to.
+
+    A filter keeps the strings of the whole buffer; without this, one record would
+    carry them all over the wire.
+    """
+    fields = TEXT_FIELDS[batch.kind]
+    used = np.zeros(len(batch.strings), bool)
+    used[0] = True
+    for name in fields:
+        used[batch.records[name].astype(np.int64)] = True
+    if used.all():
+        return batch
+    new_id = np.cumsum(used, dtype=np.uint64) - np.uint64(1)
+    records = batch.records.copy()
+    for name in fields:
+        records[name] = new_id[records[name].astype(np.int64)]
+    kept = np.flatnonzero(used).tolist()
+    return Batch(batch.kind, records, tuple(batch.strings[index] for index in kept))

@@ -1,0 +1,1 @@
+"""Where training steps are counted: the counter, and the frameworks that advance it."""

@@ -1,0 +1,241 @@
+"""``msmon-daemon``: serves the agents and commands of one machine until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import msmon
+from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
+from msmon.bus.keys import keys_directory
+from msmon.commands.daemon.config import Settings, collect, shown
+from msmon.commands.daemon.options import DAEMON_OPTIONS, daemon_options
+from msmon.commands.daemon.unit import install, next_commands, system_files, user_files
+from msmon.daemon.access.audit import state_directory
+from msmon.daemon.notify import ServiceManager
+from msmon.daemon.outputs.interface import OnCommit
+from msmon.daemon.outputs.outlet import Outlet
+from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.runtime import LocalAccess
+from msmon.daemon.service import DaemonSettings, Surface, serve
+from msmon.daemon.timing import Timing
+from msmon.errors import BusError, MsmonError, UsageError
+from msmon.sinks.catalog import describe_sinks, parse_sink_option
+
+MAX_PORT = 65535
+
+CREDENTIAL = "msmon.server.key_secret"
+"""Name under which systemd hands in the server's key file."""
+
+_log = logging.getLogger("msmon.daemon")
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Parse HOST, HOST:PORT, an IPv6 address or [IPv6]:PORT. Raises UsageError."""
+    host, port_text = text, str(DEFAULT_PORT)
+    if text.startswith("["):
+        host, bracket, tail = text[1:].partition("]")
+        if not bracket or (tail and not tail.startswith(":")):
+            raise UsageError(f"--listen: {text!r} is no address", "write for example [::1]:1778")
+        port_text = tail[1:] if tail else port_text
+    elif text.count(":") == 1:
+        host, _, port_text = text.partition(":")
+    if not host:
+        raise UsageError(f"--listen: {text!r} names no host", "write 0.0.0.0 for all interfaces")
+    if not (port_text.isascii() and port_text.isdigit()) or not 1 <= int(port_text) <= MAX_PORT:
+        raise UsageError(
+            f"--listen: {port_text!r} is no port that can be listened on",
+            f"allowed: 1 to {MAX_PORT}",
+        )
+    return host, int(port_text)
+
+
+def listen_url(host: str, port: int, insecure: bool, force: bool) -> str:
+    """Return the address to bind. Raises UsageError, BusError for a host that isn't ours."""
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+    except OSError as error:
+        raise BusError(f"--listen: {host} can't be resolved: {error.strerror}") from None
+    loopback = address == "::1" or str(address).startswith("127.")
+    if insecure and not (loopback or force):
+        raise UsageError(
+            f"--listen {host}: without security only loopback addresses are served",
+            "leave --insecure out, or add --insecure-anywhere to accept everybody who can connect",
+        )
+    return f"tcp://{bracketed(str(address))}:{port}"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@daemon_options
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration [default: /etc/msmon/daemon.toml for root, else "
+    "~/.config/msmon/daemon.toml].",
+)
+@click.option("--check-config", is_flag=True, help="Show what is in force and from where; end.")
+@click.option("--install-unit", is_flag=True, help="Install the systemd unit; end.")
+@click.option("--user", is_flag=True, help="With --install-unit: a daemon of this user's own.")
+@click.option("--print", "print_only", is_flag=True, help="With --install-unit: only show it.")
+@click.version_option(msmon.__version__, prog_name="msmon-daemon")
+def daemon(
+    config: Path | None,
+    check_config: bool,
+    install_unit: bool,
+    user: bool,
+    print_only: bool,
+    **typed: Any,
+) -> None:
+    """Serve the monitored processes and the msmon commands of this machine.
+
+    Prints one line on stderr when it is ready. SIGTERM and SIGINT stop it cleanly, SIGHUP
+    reads allow-list and configuration again.
+    """
+    if (user or print_only) and not install_unit:
+        raise UsageError("--user and --print belong to --install-unit")
+    if install_unit:
+        _install_unit(user, print_only)
+    elif "help" in typed["sink"]:
+        _show_sinks()
+    elif check_config:
+        _check_config(collect(typed, os.environ, config))
+    else:
+        _serve(typed, config)
+
+
+def _serve(typed: Mapping[str, Any], config: Path | None) -> None:
+    settings = collect(typed, os.environ, config)
+    _log_to_stderr(settings["log_level"].value)
+    made: list[Outputs] = []
+    outlets = _outlets(settings)
+
+    def outputs(on_commit: OnCommit) -> Outputs:
+        made.append(Outputs(outlets, _export_roots(settings), on_commit))
+        return made[-1]
+
+    def reload() -> None:
+        new = collect(typed, os.environ, config)
+        logging.getLogger("msmon").setLevel(new["log_level"].value.upper())
+        for each in made:
+            each.allow_exports(_export_roots(new))
+        _warn_of_fixed(settings, new)
+
+    surface = Surface(_say_ready, reload, ServiceManager(os.environ))
+    asyncio.run(serve(_daemon_settings(settings), outputs, surface))
+
+
+def _daemon_settings(settings: Settings) -> DaemonSettings:
+    """Return the settings as the daemon takes them. Raises UsageError, BusError."""
+    value = {name: setting.value for name, setting in settings.items()}
+    others = value["allow_users"] or ("everybody" if os.geteuid() == 0 else "nobody")
+    return DaemonSettings(
+        runtime_directory=Path(value["runtime_dir"] or runtime_directory(os.environ)).absolute(),
+        keys_directory=Path(value["keys"] or keys_directory(os.environ)).absolute(),
+        state_directory=state_directory(os.environ),
+        listens=tuple(
+            listen_url(*parse_listen(text), value["insecure"], value["insecure_anywhere"])
+            for text in value["listen"]
+        ),
+        insecure=value["insecure"],
+        access=LocalAccess.parse(others),
+        timing=Timing(value["heartbeat_s"]),
+        credential=_credential(os.environ),
+    )
+
+
+def _credential(environ: Mapping[str, str]) -> Path | None:
+    """Return the key file that systemd's LoadCredential handed in, if any (systemd.exec(5))."""
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(directory) / CREDENTIAL if directory else None
+    return path if path is not None and path.exists() else None
+
+
+def _export_roots(settings: Settings) -> list[Path]:
+    return [Path(text) for text in settings["export_root"].value]
+
+
+def _warn_of_fixed(former: Settings, new: Settings) -> None:
+    """Say which changed options wait for a restart."""
+    for option in DAEMON_OPTIONS:
+        if not option.reloadable and former[option.name].value != new[option.name].value:
+            _log.warning("%s changed; it takes effect at the next start", option.key)
+
+
+def _check_config(settings: Settings) -> None:
+    """Show every option and where it comes from. Raises UsageError for one that can't work."""
+    for line in shown(settings):
+        click.echo(line)
+    checked = _daemon_settings(settings)
+    for text in settings["sink"].value:
+        parse_sink_option(text)
+    click.echo(f"# runtime directory: {checked.runtime_directory}")
+    click.echo(f"# keys: {checked.credential or checked.keys_directory}")
+
+
+def _install_unit(user: bool, print_only: bool) -> None:
+    files = user_files(os.environ) if user else system_files()
+    if print_only:
+        for file in files:
+            click.echo(f"# --- {file.path}\n{file.text}")
+        return
+    for line in install(files):
+        click.echo(line)
+    click.echo(f"now run:\n{next_commands(user)}")
+
+
+def _outlets(settings: Settings) -> list[Outlet]:
+    wanted: list[tuple[Any, dict[str, Any]]] = [
+        parse_sink_option(text) for text in settings["sink"].value
+    ]
+    metric_log_dir = settings["metric_log_dir"].value
+    if metric_log_dir:
+        tensorboard, options = parse_sink_option("tensorboard")
+        wanted.append((tensorboard, {**options, "dir": metric_log_dir}))
+    return [Outlet(sink_class, options) for sink_class, options in wanted]
+
+
+def _show_sinks() -> None:
+    for name, text, options in describe_sinks():
+        click.echo(f"{name}: {text}")
+        for option in options:
+            click.echo(f"  {option}")
+
+
+def _say_ready(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("msmon")
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the daemon and return its exit code: 0 after a clean stop, 2 for a wrong option."""
+    try:
+        daemon.main(arguments, prog_name="msmon-daemon", standalone_mode=False)
+    except MsmonError as error:
+        click.echo(f"msmon-daemon: {error.message}", err=True)
+        if error.next_step:
+            click.echo(f"  {error.next_step}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""``msmon nputrace``: ask for a trace, and wait for its end."""

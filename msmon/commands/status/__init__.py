@@ -1,0 +1,1 @@
+"""``msmon status``: the table of processes, and the details of one."""

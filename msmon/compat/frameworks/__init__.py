@@ -1,0 +1,4 @@
+"""What torch_npu and MindSpore call.
+
+``PyDynamicMonitorProxy`` and ``Monitor`` of the packages ``IPCMonitor`` and ``msmonitor``.
+"""

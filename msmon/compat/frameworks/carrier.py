@@ -1,0 +1,144 @@
+"""What ``init_dyno`` and ``poll_dyno`` do in the helper process of a framework.
+
+The helper registers as a *carrier* of its rank: the daemon sends it commands for ranks that
+have no agent, and it hands them to the framework, which passes them on through shared
+memory. A carrier never touches MSPTI.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import time
+from collections.abc import Callable
+
+import msmon
+from msmon.agent.link.notices import Notices
+from msmon.agent.link.pending import PendingCommand, PendingCommands
+from msmon.agent.link.thread import Link
+from msmon.agent.link.uplink import Uplink
+from msmon.agent.log import AgentLog
+from msmon.agent.ranks import evidence as ranks
+from msmon.agent.ranks import process
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import Answer, Hello, Status
+from msmon.compat.frameworks.config_text import FrameworkCommand, monitor_text, trace_text
+from msmon.errors import MsmonError, UsageError
+from msmon.sessions import ProcessInfo
+
+POLL_LIMIT_S = 0.5
+"""``poll_dyno`` waits so long for a command: MindSpore asks again at once, and the job's exit
+waits for the helper without a limit."""
+
+APART_S = 2.1
+"""Time between two texts. The frameworks stamp them with whole seconds, and forget one that
+comes within the second of another or of their own start."""
+
+FLUSH_LIMIT_S = 0.3
+
+NO_AGENT = "no agent in this rank: its framework passes commands on at one of its next steps"
+
+
+class Carrier:
+    """The connection of one helper process."""
+
+    def __init__(self, rank: int) -> None:
+        self.pid = os.getpid()
+        self._parent = os.getppid()
+        self._identity = _identity_of(self._parent, rank)
+        self._commands: queue.SimpleQueue[PendingCommand] = queue.SimpleQueue()
+        self._next_text_s = time.monotonic() + APART_S
+        self._notices = Notices()
+        log = AgentLog.from_environment(os.environ)
+        self._link = Link(
+            lambda: local_endpoint(os.environ),
+            self._hello,
+            self._status,
+            Uplink(self._notices.wake),
+            self._notices,
+            PendingCommands(self._accept, lambda: ""),
+            log,
+        )
+        self._link.start()
+
+    def poll(self) -> str:
+        """Return the text of the next command, "" where none comes in half a second."""
+        wait_s = self._next_text_s - time.monotonic()
+        if wait_s > 0:
+            time.sleep(min(wait_s, POLL_LIMIT_S))
+            return ""
+        try:
+            command = self._commands.get(timeout=POLL_LIMIT_S)
+        except queue.Empty:
+            return ""
+        self._next_text_s = time.monotonic() + APART_S
+        return _text(command, self._identity.launch)
+
+    def leave(self) -> None:
+        """Say goodbye, within a second."""
+        self._link.shut_down(FLUSH_LIMIT_S)
+        self._link.join(2 * FLUSH_LIMIT_S)
+
+    # --- on the link's thread ----------------------------------------------------------------
+
+    def _hello(self) -> Hello:
+        return Hello(msmon.__version__, "carrier", self._identity)
+
+    def _status(self) -> Status:
+        if os.getppid() != self._parent:
+            self._link.shut_down(FLUSH_LIMIT_S)  # the rank has died; nobody reads any more
+        return Status("carrier", problem=NO_AGENT)
+
+    def _accept(self, command: PendingCommand) -> None:
+        try:
+            _text(command, self._identity.launch)
+        except MsmonError as error:
+            self._answer(command, Answer(False, error.message, error.next_step))
+            return
+        self._commands.put(command)
+        self._answer(command, Answer(True, _accepted(command)))
+
+    def _answer(self, command: PendingCommand, answer: Answer) -> None:
+        if command.begin():
+            self._notices.add_answer(command.message_id, answer)
+
+
+def _accepted(command: PendingCommand) -> str:
+    """Return what becomes of a command, as far as can be told before the framework acts."""
+    text = "accepted; the framework hands it to its ranks at one of their next steps"
+    if not command.ranks or not command.action.startswith("trace."):
+        return text
+    return (
+        f"{text}; only rank {', '.join(map(str, command.ranks))} is to act, but MindSpore and "
+        "torch_npu 2.9 know no choice of ranks and trace all of them"
+    )
+
+
+def _text(command: PendingCommand, launch: str) -> str:
+    """Return the text for the framework. Raises UsageError for what it can't carry."""
+    area, _, action = command.action.partition(".")
+    meant = tuple(command.ranks)
+    makers: dict[str, Callable[[], str]] = {
+        "monitor": lambda: monitor_text(
+            FrameworkCommand(action, command.fields, command.request_id, launch, meant)
+        ),
+        "trace": lambda: trace_text(command.fields, meant),
+    }
+    if area not in makers or command.action == "trace.cancel":
+        raise UsageError(
+            f"{command.action} can't reach a rank through its framework",
+            "call msmon.init() in the job, so that each rank has an agent",
+        )
+    return makers[area]()
+
+
+def _identity_of(parent: int, rank: int) -> ProcessInfo:
+    """Return who the helper's rank is; environment and container are the same for both."""
+    own = process.current_process()
+    return dataclasses.replace(
+        own,
+        pid=parent,
+        start_time=ranks.start_time(parent),
+        rank=own.rank if own.rank >= 0 else rank,
+    )

@@ -1,0 +1,146 @@
+"""Commands as the text that travels through a framework: lines of KEY=VALUE.
+
+torch_npu and MindSpore split at newlines and ``=``, drop what has not exactly two parts,
+strip both, and hand the rest to every rank of a host through shared memory. Keys are
+msMonitor's, from the option tables; values are percent-encoded where that parser would
+damage them. Our own keys must not contain PROFILE or ACTIVITIES: MindSpore shortens
+such keys and lower-cases them (``dynamic_profiler_utils.py``).
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msmon.errors import UsageError
+from msmon.settings.options import MONITOR_OPTIONS, Option, check_fields
+from msmon.settings.trace_options import TRACE_OPTIONS
+
+START_KEY, STOP_KEY = "NPU_MONITOR_START", "NPU_MONITOR_STOP"
+"""The frameworks take a text for npu-monitor if it has the first one, whatever its value."""
+
+REQUEST_KEY = "MSMON_REQUEST_ID"
+"""Also says that the text is ours: values are encoded, and absent keys were not mentioned."""
+LAUNCH_KEY = "MSMON_LAUNCH"
+RANKS_KEY = "MSMON_RANKS"
+
+_SAFE = "!\"#$&'()*+,/:;<>?@[\\]^`{|}~"
+"""What percent-encoding may leave alone beside letters and digits: not ``=``, ``%`` and blanks."""
+
+
+@dataclass(frozen=True)
+class FrameworkCommand:
+    """A command as a rank receives it through its framework."""
+
+    action: str
+    """"start", "update", "stop", or "apply": start, or update where monitoring runs."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+    launch: str = ""
+    ranks: tuple[int, ...] = ()
+
+    def is_for(self, rank: int, launch: str) -> bool:
+        """Whether this rank of this launch is meant; what the text leaves open, it is."""
+        return (not self.ranks or rank in self.ranks) and (
+            not self.launch or not launch or self.launch == launch
+        )
+
+
+def monitor_text(command: FrameworkCommand) -> str:
+    """Return the text of an npu-monitor command; only what its fields mention is in it."""
+    lines = [
+        f"{START_KEY}={_bool(command.action == 'start')}",
+        f"{STOP_KEY}={_bool(command.action == 'stop')}",
+        f"{REQUEST_KEY}={_encode(command.request_id)}",
+        f"{LAUNCH_KEY}={_encode(command.launch)}",
+        f"{RANKS_KEY}={','.join(map(str, command.ranks))}",
+    ]
+    for option in MONITOR_OPTIONS:
+        if option.name in command.fields:
+            lines.append(f"{_key(option)}={_encode(_plain(command.fields[option.name]))}")
+    return "\n".join(lines) + "\n"
+
+
+def monitor_command(config: Mapping[str, str]) -> FrameworkCommand:
+    """Read what a framework hands over; also a text that msMonitor's daemon has made.
+
+    Raises UsageError for a value that its option does not allow.
+    """
+    ours = REQUEST_KEY in config
+    fields = {}
+    for option in MONITOR_OPTIONS:
+        text = config.get(_key(option))
+        if text is None or (not ours and not _mentioned(option, text)):
+            continue
+        fields[option.name] = _value(option, urllib.parse.unquote(text) if ours else text)
+    return FrameworkCommand(
+        _action(config, ours),
+        check_fields({option.name: option for option in MONITOR_OPTIONS}, fields),
+        urllib.parse.unquote(config.get(REQUEST_KEY, "")),
+        urllib.parse.unquote(config.get(LAUNCH_KEY, "")),
+        tuple(int(rank) for rank in config.get(RANKS_KEY, "").split(",") if rank.isdecimal()),
+    )
+
+
+def trace_text(fields: Mapping[str, Any], ranks: tuple[int, ...] = ()) -> str:
+    """Return the text of a trace that the framework itself is to take.
+
+    Raises UsageError for a value that its parser would damage: it knows no encoding.
+    """
+    lines = ["PROFILE_START_ITERATION=0"]
+    for option in TRACE_OPTIONS:
+        text = _trace_value(option, fields.get(option.name, option.default))
+        if "=" in text or "\n" in text or text != text.strip():
+            raise UsageError(
+                f"{option.flag}: {text!r} can't pass through the framework",
+                "choose one without '=', line breaks and blanks at its ends",
+            )
+        lines.append(f"{option.peer_key}={text}")
+    lines.append(f"PROFILE_IS_RANK={_bool(bool(ranks))}")
+    lines.append(f"PROFILE_RANK_LIST={','.join(map(str, ranks)) or 'None'}")
+    return "\n".join(lines) + "\n"
+
+
+_SWITCHES = (START_KEY, STOP_KEY)
+
+
+def _action(config: Mapping[str, str], ours: bool) -> str:
+    starting, stopping = (config.get(key, "").lower() in ("true", "1") for key in _SWITCHES)
+    if stopping:
+        return "stop"
+    if not starting:
+        return "update"
+    return "start" if ours else "apply"
+
+
+def _key(option: Option) -> str:
+    return option.peer_key or f"MSMON_{option.name.upper()}"
+
+
+def _mentioned(option: Option, text: str) -> bool:
+    """Whether msMonitor's text, which always has every key, says anything about an option."""
+    return text != "" and not (option.name == "report_interval_s" and float(text) == 0)
+
+
+def _value(option: Option, text: str) -> Any:
+    return text == "true" if isinstance(option.default, bool) else text
+
+
+def _plain(value: Any) -> str:
+    return _bool(value) if isinstance(value, bool) else str(value)
+
+
+def _trace_value(option: Option, value: Any) -> str:
+    if option.name == "gc_detect_threshold" and value < 0:
+        return "None"
+    return _plain(value) or "None"
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _encode(text: str) -> str:
+    return urllib.parse.quote(text, safe=_SAFE)

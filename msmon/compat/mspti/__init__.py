@@ -1,0 +1,1 @@
+"""The classes of the ``mspti`` package: a Python callback per activity record."""

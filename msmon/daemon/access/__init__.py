@@ -1,0 +1,1 @@
+"""Who may do what: roles, allowed keys, authentication of peers, and the audit log."""

@@ -1,0 +1,138 @@
+"""Who is on the other side of a connection, and what they may do.
+
+Nothing here believes a message. Local peers are known by the uid that the kernel
+vouches for (libzmq's peer address ``localhost:uid:gid:pid`` of IPC connections),
+remote ones by their CURVE key, which must be on the allow-list.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from msmon.bus.messages import Message
+from msmon.daemon.access.allow_list import AllowList, fingerprint
+from msmon.daemon.access.roles import ROLES_FOR, Role
+from msmon.daemon.limited_log import LimitedLog
+
+_log = logging.getLogger(__name__)
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+_ZAP_VERSION = b"1.0"
+_ALLOWED, _DENIED = b"200", b"400"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The other side of a connection. ``uid`` and ``pid`` are -1 for a remote one."""
+
+    role: Role
+    name: str
+    """For logs and answers: "uid 1000", or the name of the key."""
+    credential: str
+    """What proves it: the uid or the public key. Equal for equal owners only."""
+    uid: int = -1
+    pid: int = -1
+
+    def may_send(self, kind: type[Message]) -> bool:
+        """Whether this peer may send messages of this type."""
+        return self.role in ROLES_FOR.get(kind, frozenset())
+
+    def may_command(self, owner: Peer) -> bool:
+        """Whether this peer may command a process that ``owner`` registered."""
+        if self.role is Role.OPERATOR:
+            return True
+        return self.role is Role.USER and self.uid == owner.uid
+
+
+class Authenticator:
+    """Decides on every connection (ZAP, RFC 27) and names the peer behind every message."""
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        allow_list: AllowList,
+        local_users: bool = False,
+        insecure: bool = False,
+    ) -> None:
+        self.allow_list = allow_list
+        self._local_users = local_users
+        self._insecure = insecure
+        self._limited = LimitedLog(_log)
+        self._own_uid = os.geteuid()
+        self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(ZAP_ADDRESS)
+
+    def answer_requests(self) -> None:
+        """Answer what libzmq asks; call when ``socket`` may be readable. Never waits."""
+        while self.socket.poll(0):
+            frames = self.socket.recv_multipart()
+            request_id = frames[1] if len(frames) > 1 else b""
+            peer = self._peer_asking(frames)
+            if peer is None:
+                self._limited.warning("connection refused: %s", _who(frames))
+                reply = (_DENIED, b"not allowed", b"")
+            else:
+                reply = (_ALLOWED, b"OK", peer.credential.encode())
+            self.socket.send_multipart([_ZAP_VERSION, request_id, *reply, b""])
+
+    @property
+    def refused_count(self) -> int:
+        """Connections refused so far."""
+        return self._limited.count
+
+    def _peer_asking(self, frames: list[bytes]) -> Peer | None:
+        if len(frames) < 6 or frames[0] != _ZAP_VERSION:
+            return None
+        address, mechanism = frames[3].decode("ascii", "replace"), frames[5]
+        if mechanism == b"CURVE" and len(frames) == 7 and not self._insecure:
+            return self.peer(address, z85.encode(frames[6]).decode())
+        if mechanism == b"NULL" and self._insecure:
+            return self.peer(address, "")
+        return None
+
+    def peer(self, address: str, credential: str) -> Peer | None:
+        """Return the peer with this libzmq address and ZAP user id, None if not allowed.
+
+        Asked anew for every message, so that a key that is no longer on the
+        allow-list loses its open connections too.
+        """
+        if address.startswith("localhost:"):
+            return self._local_peer(address)
+        if self._insecure:
+            return Peer(Role.OPERATOR, f"anybody at {address}", "")
+        allowed = self.allow_list.get(credential)
+        if allowed is None:
+            return None
+        return Peer(allowed.role, f"key {allowed.name}", credential)
+
+    def _local_peer(self, address: str) -> Peer | None:
+        try:
+            uid, _, pid = (int(part) for part in address.split(":")[1:])
+        except ValueError:
+            return None
+        if uid in (0, self._own_uid):
+            return Peer(Role.OPERATOR, f"uid {uid}", f"uid {uid}", uid, pid)
+        if self._local_users:
+            return Peer(Role.USER, f"uid {uid}", f"uid {uid}", uid, pid)
+        return None
+
+    def close(self) -> None:
+        """Close the ZAP socket; no connection is accepted from now on."""
+        self.socket.close()
+
+
+def _who(frames: list[bytes]) -> str:
+    """Return who asks, for the log: the address, and the key of a remote one."""
+    address = frames[3].decode("ascii", "replace") if len(frames) > 3 else "?"
+    if address.startswith("localhost:"):
+        return f"local user {address} may not connect"
+    if len(frames) < 7:
+        return f"{address} shows no key"
+    return f"the key {fingerprint(z85.encode(frames[6]).decode())} of {address} is not allowed"

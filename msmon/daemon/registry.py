@@ -1,0 +1,177 @@
+"""The processes that said hello, and whether they still live.
+
+Liveness runs on the monotonic clock. A process that falls silent is "lost", one that
+said goodbye is "ended"; both stay visible for a while, so that a question about them
+has an answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from msmon.bus.messages import Status
+from msmon.daemon.access.authentication import Peer
+from msmon.errors import CommandRefused
+from msmon.sessions import ProcessInfo
+
+LIVE, LOST, ENDED = "live", "lost", "ended"
+
+MAX_PROCESSES = 10_000
+
+_CARRIER_OF = "carrier of "
+
+
+@dataclass
+class Process:
+    """A registered process. ``last_seen_s`` and ``gone_s`` are on the monotonic clock."""
+
+    info: ProcessInfo
+    peer: Peer
+    route: bytes
+    """Routing id of its connection, as the ROUTER gave it."""
+    version: str
+    last_seen_s: float
+    life: str = LIVE
+    gone_s: float = 0.0
+    status: Status | None = None
+    session_id: str = ""
+    """The last session that it opened."""
+    carrier: bool = False
+    """A framework's helper stands for the process: there may be no agent in it."""
+
+    @property
+    def label(self) -> str:
+        """How logs and answers call it."""
+        rank = f" (rank {self.info.rank})" if self.info.rank >= 0 else ""
+        return f"process {self.info.pid}{rank} on {self.info.host}"
+
+
+class Registry:
+    """All processes, by identity and by connection."""
+
+    def __init__(self, lost_after_s: float, keep_gone_s: float) -> None:
+        self._lost_after_s = lost_after_s
+        self._keep_gone_s = keep_gone_s
+        self._by_key: dict[str, Process] = {}
+        self._by_route: dict[bytes, Process] = {}
+        self._checked_s: float | None = None
+
+    def all(self) -> list[Process]:
+        """Return all processes, also those that are gone, by host, job and rank.
+
+        A carrier is among them as long as it reaches a rank that has no agent.
+        """
+
+        def order(process: Process) -> tuple[str, str, int, int]:
+            info = process.info
+            return info.host, info.job_id, info.rank, info.pid
+
+        known = self._by_key.values()
+        return sorted((item for item in known if self._is_needed(item)), key=order)
+
+    def for_traces(self) -> list[Process]:
+        """Return all processes as :meth:`all` does, without carriers of launches with an agent.
+
+        The framework's own trace starts in all ranks that the carrier reaches, and would meet
+        the trace of an agent there.
+        """
+        return [item for item in self.all() if not item.carrier or not self._agents_beside(item)]
+
+    def _is_needed(self, process: Process) -> bool:
+        """Whether commands for a process must go to it: always, unless it is a carrier."""
+        if not process.carrier:
+            return True
+        agents = self._agents_beside(process)
+        known = any(agent.key == process.info.key for agent in agents)
+        return not known or len(agents) < process.info.local_world_size
+
+    def _agents_beside(self, carrier: Process) -> list[ProcessInfo]:
+        """Return the ranks of a carrier's launch on its host that have an agent, or had one."""
+        own = carrier.info
+        agents = (item.info for item in self._by_key.values() if not item.carrier)
+        return [
+            agent
+            for agent in agents
+            if agent.key == own.key
+            or (own.launch and (agent.host, agent.launch) == (own.host, own.launch))
+        ]
+
+    def live(self) -> list[Process]:
+        """Return the processes that can be commanded."""
+        return [process for process in self.all() if process.life == LIVE]
+
+    def of_route(self, route: bytes) -> Process | None:
+        """Return the process behind a connection."""
+        return self._by_route.get(route)
+
+    def register(
+        self,
+        info: ProcessInfo,
+        peer: Peer,
+        route: bytes,
+        version: str,
+        now_s: float,
+        carrier: bool = False,
+    ) -> Process:
+        """Take a hello; a newer one of the same process replaces the older.
+
+        Raises CommandRefused when another owner holds this identity, or there are
+        too many processes.
+        """
+        if peer.uid >= 0:
+            info = dataclasses.replace(info, uid=peer.uid)
+        key = _CARRIER_OF + info.key if carrier else info.key
+        known = self._by_key.get(key)
+        if known is None:
+            if len(self._by_key) >= MAX_PROCESSES:
+                raise CommandRefused("too many processes are registered with this daemon")
+            known = Process(info, peer, route, version, now_s, carrier=carrier)
+        elif known.peer.credential != peer.credential and known.life == LIVE:
+            raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
+        former = self._by_route.get(route)
+        if former is not None and former is not known:
+            former.life, former.gone_s = LOST, now_s
+        self._forget_route(known)
+        known.info, known.peer, known.route, known.version = info, peer, route, version
+        known.last_seen_s, known.life = now_s, LIVE
+        self._by_key[key] = known
+        self._by_route[route] = known
+        return known
+
+    def heard(self, process: Process, now_s: float) -> None:
+        """Note a sign of life; a lost process that speaks again is live again."""
+        process.last_seen_s = now_s
+        if process.life == LOST:
+            process.life = LIVE
+
+    def goodbye(self, process: Process, now_s: float) -> None:
+        """Note that a process ended its connection on purpose."""
+        process.life, process.gone_s = ENDED, now_s
+        self._forget_route(process)
+        if process.carrier:
+            self._by_key.pop(_CARRIER_OF + process.info.key, None)
+
+    def expire(self, now_s: float) -> list[Process]:
+        """Return the processes that became lost since the last call; forget those long gone."""
+        stall_s = 0.0 if self._checked_s is None else now_s - self._checked_s
+        self._checked_s = now_s
+        if stall_s > self._lost_after_s / 2:  # this process was stopped, not the agents
+            for process in self._by_key.values():
+                process.last_seen_s += stall_s
+        lost = []
+        for key, process in list(self._by_key.items()):
+            if process.life == LIVE and now_s - process.last_seen_s > self._lost_after_s:
+                process.life, process.gone_s = LOST, now_s
+                lost.append(process)
+            elif process.life != LIVE and (
+                process.carrier or now_s - process.gone_s > self._keep_gone_s
+            ):
+                del self._by_key[key]
+                self._forget_route(process)
+        return lost
+
+    def _forget_route(self, process: Process) -> None:
+        """Forget the connection of a process, unless it is another's by now."""
+        if self._by_route.get(process.route) is process:
+            del self._by_route[process.route]

@@ -1,0 +1,231 @@
+"""One daemon from start to stop: directory, keys, sockets, broker, signals.
+
+What it serves is handed in; this module only puts the parts together in the right
+order, keeps the local socket reachable, and takes everything down again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from msmon.bus import sockets
+from msmon.bus.keys import KeyPair, load_credential, load_or_create_server_keys
+from msmon.daemon.access.allow_list import AllowList
+from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.access.audit import AuditLog
+from msmon.daemon.access.authentication import Authenticator
+from msmon.daemon.broker import Broker, DaemonFacts
+from msmon.daemon.notify import ServiceManager
+from msmon.daemon.outputs.interface import OnCommit, Outputs
+from msmon.daemon.runtime import LocalAccess, RuntimeDirectory
+from msmon.daemon.timing import Timing
+from msmon.errors import BusError, MsmonError
+
+_log = logging.getLogger(__name__)
+
+_SOCKET_CHECK_S = 1.0
+_LINGER_MS = 200
+_STOP_LIMIT_S = 4.8
+"""Longer than the outputs' own limit, and below what service managers wait at least."""
+
+
+@dataclass(frozen=True)
+class DaemonSettings:
+    """How one daemon is to run. ``listens`` are ``tcp://`` addresses."""
+
+    runtime_directory: Path
+    keys_directory: Path
+    state_directory: Path
+    listens: tuple[str, ...] = ()
+    insecure: bool = False
+    access: LocalAccess = field(default_factory=LocalAccess)
+    timing: Timing = field(default_factory=Timing)
+    credential: Path | None = None
+    """Key file of the server that the service manager hands in, in place of the one in keys."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """How the outside takes part. ``ready`` gets one line once all is up; ``reload`` reads the
+    configuration again and may raise MsmonError."""
+
+    ready: Callable[[str], None]
+    reload: Callable[[], None] = lambda: None
+    manager: ServiceManager = field(default_factory=lambda: ServiceManager({}))
+
+
+async def serve(
+    settings: DaemonSettings, outputs: Callable[[OnCommit], Outputs], surface: Surface
+) -> None:
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads.
+
+    Raises BusError when the directory, a key or a listener can't be had.
+    """
+    stop = _stop_event(surface.manager)
+    _allow_many_connections()
+    runtime = RuntimeDirectory(settings.runtime_directory, settings.access)
+    runtime.claim()
+    context: zmq.Context[Any] = zmq.Context()
+    try:
+        await _serve_in(settings, runtime, context, outputs, surface, stop)
+    finally:
+        context.destroy(linger=_LINGER_MS)  # the acknowledgements of the last commit
+        runtime.release()
+
+
+async def _serve_in(
+    settings: DaemonSettings,
+    runtime: RuntimeDirectory,
+    context: zmq.Context[Any],
+    outputs: Callable[[OnCommit], Outputs],
+    surface: Surface,
+    stop: asyncio.Event,
+) -> None:
+    keys = _server_keys(settings)
+    allow_list = AllowList(settings.keys_directory)
+    authenticator = Authenticator(
+        context, allow_list, settings.access.any_others, settings.insecure
+    )
+    urls = (runtime.url, *settings.listens)
+    with _closed_to_others():
+        router = sockets.bind(context, keys, urls)
+    facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
+    approvals = Approvals(settings.keys_directory)
+    audit = AuditLog(settings.state_directory)
+    broker = Broker(router, authenticator, outputs, approvals, audit, facts, settings.timing)
+    try:
+        broker.start()
+        runtime.publish(keys.public if keys else None)
+        line = _ready_line(facts)
+        _reload_on_hangup(allow_list, surface, line)
+        surface.ready(line)
+        surface.manager.ready(line)
+        await _until(stop, router, runtime, keys, surface.manager)
+    finally:
+        _log.info("stopping")
+        await broker.close()
+
+
+def _server_keys(settings: DaemonSettings) -> KeyPair | None:
+    if settings.insecure:
+        return None
+    if settings.credential is not None:
+        return load_credential(settings.credential)
+    return load_or_create_server_keys(settings.keys_directory)
+
+
+def _reload_on_hangup(allow_list: AllowList, surface: Surface, line: str) -> None:
+    """Have SIGHUP read allow-list and configuration again; a wrong one changes nothing."""
+
+    def reload() -> None:
+        surface.manager.reloading()
+        try:
+            surface.reload()
+            allow_list.refresh()
+            _log.info("allow-list and configuration read again")
+        except MsmonError as error:
+            _log.error("the configuration stays as it was: %s", error)
+        surface.manager.ready(line)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+
+@contextlib.contextmanager
+def _closed_to_others() -> Iterator[None]:
+    """Create the socket so that nobody connects before it has its final mode."""
+    former = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def _ready_line(facts: DaemonFacts) -> str:
+    security = ", INSECURE" if facts.insecure else ""
+    return f"msmon-daemon ready: pid {facts.pid}, {', '.join(facts.listens)}{security}"
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit of open files as far as it goes: every agent is a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _stop_event(manager: ServiceManager) -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+
+    def begin_stop() -> None:
+        if not stop.is_set():
+            manager.stopping()
+        stop.set()
+        limit = threading.Timer(_STOP_LIMIT_S, _give_up)
+        limit.daemon = True
+        limit.start()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, begin_stop)
+    return stop
+
+
+def _give_up() -> None:
+    """End now: a thread hangs, say in a file system that does not answer."""
+    _log.error("an output did not end in time; agents send again what was not acknowledged")
+    os._exit(1)
+
+
+async def _until(
+    stop: asyncio.Event,
+    router: zmq.Socket[Any],
+    runtime: RuntimeDirectory,
+    keys: KeyPair | None,
+    manager: ServiceManager,
+) -> None:
+    """Wait for ``stop``; meanwhile bind again whenever the socket file has vanished."""
+    bound = True
+    while True:
+        manager.beat()
+        try:
+            await asyncio.wait_for(stop.wait(), _SOCKET_CHECK_S)
+            return
+        except (asyncio.TimeoutError, TimeoutError):
+            pass
+        if bound and not runtime.socket_exists:
+            _log.warning("%s has vanished; binding it again", runtime.socket)
+            _unbind(router, runtime.url)  # removes the file once more, a little later
+            bound = False
+        elif not bound:
+            bound = _bind_again(router, runtime, keys)
+
+
+def _unbind(router: zmq.Socket[Any], url: str) -> None:
+    try:
+        router.unbind(url)
+    except zmq.ZMQError as error:
+        _log.warning("%s: %s", url, error)
+
+
+def _bind_again(router: zmq.Socket[Any], runtime: RuntimeDirectory, keys: KeyPair | None) -> bool:
+    try:
+        runtime.claim_again()
+        with _closed_to_others():
+            router.bind(runtime.url)
+        runtime.publish(keys.public if keys else None)
+    except (BusError, zmq.ZMQError, OSError) as error:
+        _log.error("can't listen on %s again: %s", runtime.url, error)
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""The sessions' streams as the daemon takes them in.
+
+Every message of a stream goes to the outputs once: what was seen before is dropped as
+a duplicate and acknowledged again. Acknowledgements follow what the outputs report
+as safe. A session whose process vanished is closed after a grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from msmon.bus.messages import (
+    GapReport,
+    Message,
+    Records,
+    SessionClosed,
+    SessionNote,
+    SessionOpened,
+    WindowReport,
+)
+from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.access.roles import Role
+from msmon.daemon.outputs.interface import Outputs
+from msmon.daemon.registry import LIVE, Process
+from msmon.errors import CommandRefused, MsmonError
+from msmon.records.kinds import ActivityKind
+from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
+
+_log = logging.getLogger(__name__)
+
+STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed)
+
+MAX_OPEN_SESSIONS_PER_PROCESS = 8
+WRITTEN_POLL_S = 0.02
+_KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
+
+OpenResult = Union["tuple[str, ...]", MsmonError]
+
+
+@dataclass
+class Stream:
+    """One session of one process. Times are on the monotonic clock."""
+
+    session: SessionInfo
+    process: Process
+    last_seq: int = 1
+    safe_seq: int = 0
+    opened: OpenResult | None = None
+    """Files that it writes, or why its export can't be opened; None: not known yet."""
+    problem: str = ""
+    closed: bool = False
+    lost: bool = False
+    """Closed by the daemon, because the process vanished."""
+    closed_s: float = 0.0
+
+
+class Streams:
+    """All streams. Every method runs on the broker's loop."""
+
+    def __init__(
+        self,
+        outputs: Outputs,
+        approvals: Approvals,
+        acknowledge: Callable[[Process, str, int], None],
+        on_loop: Callable[[Callable[[], None]], None],
+        grace_s: float,
+        keep_closed_s: float,
+    ) -> None:
+        self._outputs = outputs
+        self._approvals = approvals
+        self._acknowledge = acknowledge
+        self._on_loop = on_loop
+        self._grace_s = grace_s
+        self._keep_closed_s = keep_closed_s
+        self._streams: dict[str, Stream] = {}
+        self._waiting: dict[str, list[asyncio.Future[OpenResult]]] = {}
+
+    def get(self, session_id: str) -> Stream | None:
+        """Return a stream that is open, or was until a short while ago."""
+        return self._streams.get(session_id)
+
+    def take(self, process: Process, message: Message, payload: Sequence[bytes]) -> None:
+        """Take one stream message of a process. Raises CommandRefused when it makes no sense."""
+        assert isinstance(message, STREAM_TYPES)
+        stream = self._streams.get(message.session_id)
+        if stream is not None:
+            _require_same(stream, process)
+        if isinstance(message, SessionOpened):
+            self._take_opening(process, message, stream)
+            return
+        if stream is None:
+            raise CommandRefused(f"session {message.session_id} was not opened here")
+        if stream.lost:
+            self._reopen(stream)
+        if message.seq <= stream.last_seq or stream.closed:
+            self._acknowledge(process, message.session_id, stream.safe_seq)
+            return
+        stream.last_seq = message.seq
+        self._hand_over(stream, message, payload)
+
+    def _take_opening(
+        self, process: Process, message: SessionOpened, stream: Stream | None
+    ) -> None:
+        if stream is not None:
+            if stream.lost:
+                self._reopen(stream)
+            self._acknowledge(process, message.session_id, max(stream.safe_seq, 1))
+            return
+        running = [item for item in self._streams.values() if item.process is process]
+        if sum(not item.closed for item in running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
+            raise CommandRefused(f"{process.label} has too many open sessions")
+        settings = MonitorSettings.from_fields(message.settings)
+        problem = ""
+        if settings.log_file and not self._may_export(process, settings):
+            problem = f"export to {settings.log_file} was not approved by this daemon"
+            _log.warning("%s: %s", process.label, problem)
+            settings = dataclasses.replace(settings, log_file="")
+        session = SessionInfo(message.session_id, process.info, settings, message.start_ns)
+        stream = Stream(session, process, problem=problem)
+        self._streams[message.session_id] = stream
+        process.session_id = message.session_id
+        self._open(stream)
+
+    def _may_export(self, process: Process, settings: MonitorSettings) -> bool:
+        """The path was checked when the command came; an agent's word alone doesn't count."""
+        if process.peer.role is Role.OPERATOR:
+            return True
+        return self._approvals.holds(process.peer.credential, settings.log_file)
+
+    def _open(self, stream: Stream) -> None:
+        def done(result: OpenResult) -> None:
+            self._on_loop(lambda: self._opened(stream, result))
+
+        try:
+            self._outputs.open_session(stream.session, done)
+        except MsmonError as error:  # the export's output can't be made at all
+            settings = dataclasses.replace(stream.session.settings, log_file="")
+            stream.session = dataclasses.replace(stream.session, settings=settings)
+            self._outputs.open_session(stream.session, lambda _: None)
+            self._opened(stream, error)
+
+    def _opened(self, stream: Stream, result: OpenResult) -> None:
+        stream.opened = result
+        if isinstance(result, MsmonError):
+            stream.problem = result.message
+            _log.error("%s: %s", stream.process.label, result.message)
+        for waiting in self._waiting.pop(stream.session.session_id, ()):
+            if not waiting.done():
+                waiting.set_result(result)
+        self._acknowledge(stream.process, stream.session.session_id, max(stream.safe_seq, 1))
+
+    def _reopen(self, stream: Stream) -> None:
+        _log.info("%s is back: its session goes on", stream.process.label)
+        stream.lost = stream.closed = False
+        self._open(stream)
+
+    def _hand_over(self, stream: Stream, message: Message, payload: Sequence[bytes]) -> None:
+        if isinstance(message, Records):
+            self._hand_over_records(message, payload)
+        elif isinstance(message, WindowReport):
+            plain = dataclasses.asdict(message)
+            del plain["session_id"], plain["seq"]
+            self._outputs.put_window(message.session_id, message.seq, plain, payload)
+        elif isinstance(message, GapReport):
+            self._outputs.put_gap(message.session_id, message.seq, message.gap)
+        elif isinstance(message, SessionNote):
+            value = message.value or b"".join(payload).decode("utf-8", "replace")
+            self._outputs.put_note(message.session_id, message.seq, message.key, value)
+        elif isinstance(message, SessionClosed):
+            stream.closed, stream.closed_s = True, time.monotonic()
+            self._outputs.close_session(message.session_id, message.seq, message.end)
+
+    def _hand_over_records(self, message: Records, payload: Sequence[bytes]) -> None:
+        """Hand a batch over; one of a kind that is not known here becomes a gap.
+
+        Refusing it would have the agent send it again for ever.
+        """
+        if message.kind in _KNOWN_KINDS:
+            self._outputs.put_records(
+                message.session_id, message.seq, message.kind, max(0, message.count), payload
+            )
+            return
+        now_ns = time.time_ns()
+        name = f"kind {message.kind}"
+        gap = Gap("decode", now_ns, now_ns, {name: message.count}, "unknown to the daemon")
+        self._outputs.put_gap(message.session_id, message.seq, gap)
+
+    def committed(self, session_id: str, seq: int) -> None:
+        """Note that everything up to ``seq`` is safe, and tell the agent."""
+        stream = self._streams.get(session_id)
+        if stream is not None and seq > stream.safe_seq:
+            stream.safe_seq = seq
+            self._acknowledge(stream.process, session_id, seq)
+
+    async def opened(self, session_id: str, timeout_s: float) -> OpenResult | None:
+        """Wait until it is known which files a session writes; None when it takes too long.
+
+        The session's opening need not have arrived yet.
+        """
+        stream = self._streams.get(session_id)
+        if stream is not None and stream.opened is not None:
+            return stream.opened
+        future: asyncio.Future[OpenResult] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(session_id, []).append(future)
+        done, _ = await asyncio.wait([future], timeout=timeout_s)
+        if done:
+            return future.result()
+        self._waiting.pop(session_id, None)
+        return None
+
+    async def written(self, session_id: str, timeout_s: float) -> bool:
+        """Wait until a session has ended and its outputs hold all of it; False: not in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            stream = self._streams.get(session_id)
+            if stream is not None and stream.closed and stream.safe_seq >= stream.last_seq:
+                return True
+            await asyncio.sleep(WRITTEN_POLL_S)
+        return False
+
+    def expire(self, now_s: float) -> None:
+        """Close the sessions of processes gone for the grace; forget those long closed."""
+        for session_id, stream in list(self._streams.items()):
+            process = stream.process
+            if stream.closed:
+                if now_s - stream.closed_s > self._keep_closed_s:
+                    del self._streams[session_id]
+            elif process.life != LIVE and now_s - process.gone_s > self._grace_s:
+                self._close_lost(stream, now_s)
+
+    def close_lost(self) -> None:
+        """Close the sessions of all processes that are gone, whatever the grace."""
+        for stream in self._streams.values():
+            if not stream.closed and stream.process.life != LIVE:
+                self._close_lost(stream, time.monotonic())
+
+    def _close_lost(self, stream: Stream, now_s: float) -> None:
+        status = stream.process.status
+        silent_s = now_s - stream.process.last_seen_s
+        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), "lost")
+        if status is not None and status.session_id == stream.session.session_id:
+            end = dataclasses.replace(end, counts=status.counts)
+        stream.closed, stream.lost, stream.closed_s = True, True, now_s
+        self._outputs.close_session(stream.session.session_id, stream.last_seq, end)
+
+
+def _require_same(stream: Stream, process: Process) -> None:
+    """Raise CommandRefused unless ``process`` is the one that opened the stream.
+
+    After a long absence it is a new object for the same process.
+    """
+    former = stream.process
+    if former is not process and (
+        former.info.key != process.info.key or former.peer.credential != process.peer.credential
+    ):
+        raise CommandRefused(f"session {stream.session.session_id} belongs to another process")
+    stream.process = process

@@ -1,0 +1,229 @@
+"""Carrying out nputrace commands: choose a common first step, send, collect the answers.
+
+The ranks write the traces themselves, so they decide about the directory. A trace of
+several ranks is of use only when all trace the same steps: when one has passed the first
+step already, none of its job begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msmon.bus.messages import Answer, Reply, Selection, Status, TraceRequest
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
+from msmon.daemon.commanding import Commander
+from msmon.daemon.registry import Process, Registry
+from msmon.daemon.rows import foreign_row, identity_row, outcome_of
+from msmon.daemon.selection import Selected, ranks_meant, select
+from msmon.errors import UsageError
+from msmon.settings.trace_options import NEXT_STEP, check_trace
+
+ACTIONS = ("start", "cancel")
+MAX_TIMEOUT_S = 600.0
+LEADS_S = (1.0, 3.0, 9.0)
+"""How far ahead the common first step is chosen: next value when a rank was faster."""
+MIN_LEAD_STEPS = 2
+SHORTEST_STEP_S = 0.0005
+"""Paces are taken as no faster, so that a wrong estimate costs seconds at most."""
+
+UNDO_LIMIT_S = 5.0
+
+_Answers = dict[str, Answer]
+
+
+class Tracing:
+    """Carries out requests. Every method runs on the broker's loop."""
+
+    def __init__(self, registry: Registry, commander: Commander, host: str) -> None:
+        self._registry = registry
+        self._commander = commander
+        self._host = host
+
+    async def carry_out(self, request: TraceRequest, peer: Peer) -> Reply:
+        """Return the reply to a request. Raises UsageError."""
+        fields = _checked(request)
+        deadline_s = time.monotonic() + min(max(request.timeout_s, 0.0), MAX_TIMEOUT_S)
+        selected = self._selected(request.selection, peer)
+        limit = request.process_limit or len(selected.processes)
+        chosen, left_out = selected.processes[:limit], selected.processes[limit:]
+        if chosen:
+            allowed = [process for process in chosen if peer.may_command(process.peer)]
+            answers = await self._answers(allowed, request, fields, deadline_s)
+            rows = [_row(process, answers.get(process.info.key), peer) for process in chosen]
+            rows += selected.missing
+            return Reply(outcome_of(rows), _left_out_text(left_out), rows=rows)
+        return Reply(selected.outcome, selected.text, selected.next_step, selected.missing)
+
+    def _selected(self, selection: Selection, peer: Peer) -> Selected:
+        """A local user who names no process means the own ones."""
+        known = self._registry.for_traces()
+        if peer.role is Role.USER and selection == Selection():
+            known = [process for process in known if peer.may_command(process.peer)]
+        return select(selection, known, self._host, time.monotonic())
+
+    async def _answers(
+        self,
+        processes: Sequence[Process],
+        request: TraceRequest,
+        fields: dict[str, Any],
+        deadline_s: float,
+    ) -> _Answers:
+        """Return process key → answer."""
+        if request.action == "cancel":
+            return await self._ask_all(processes, "trace.cancel", {}, deadline_s)
+        jobs: dict[str, list[Process]] = {}
+        for process in processes:
+            jobs.setdefault(process.info.job_id, []).append(process)
+        answers: _Answers = {}
+        for of_job in await asyncio.gather(
+            *(self._start_job(ranks, request, fields, deadline_s) for ranks in jobs.values())
+        ):
+            answers |= of_job
+        return answers
+
+    async def _start_job(
+        self,
+        ranks: list[Process],
+        request: TraceRequest,
+        fields: dict[str, Any],
+        deadline_s: float,
+    ) -> _Answers:
+        """Start one trace of the ranks of a job, all with the same steps."""
+        answers: _Answers = {}
+        reports = {rank.info.key: _Report.of(rank) for rank in ranks}
+        # the steps of ranks behind a carrier are unknown; their framework knows "next" itself
+        common = fields["start_step"] == NEXT_STEP and not any(rank.carrier for rank in ranks)
+        for lead_s in LEADS_S:
+            first = (
+                common_step(reports.values(), fields, lead_s) if common else fields["start_step"]
+            )
+            asked = {**fields, "start_step": first, "pause_monitor": request.pause_monitor}
+            answers = await self._ask_all(
+                ranks, "trace.start", asked, deadline_s, request.selection
+            )
+            if not any(_has_passed(answer) for answer in answers.values()):
+                return answers
+            await self._undo(ranks, answers)
+            reports = {key: report.after(answers[key]) for key, report in reports.items()}
+            if not common or time.monotonic() >= deadline_s:
+                break
+        return _explained(ranks, answers)
+
+    async def _undo(self, ranks: list[Process], answers: _Answers) -> None:
+        """Cancel what has begun to wait in some ranks, because another has passed the step."""
+        started = [rank for rank in ranks if answers[rank.info.key].ok]
+        await self._ask_all(started, "trace.cancel", {}, time.monotonic() + UNDO_LIMIT_S)
+
+    async def _ask_all(
+        self,
+        processes: Sequence[Process],
+        action: str,
+        fields: dict[str, Any],
+        deadline_s: float,
+        selection: Selection | None = None,
+    ) -> _Answers:
+        def meant(process: Process) -> list[int]:
+            return ranks_meant(selection, process) if selection and process.carrier else []
+
+        answers = await asyncio.gather(
+            *(
+                self._commander.ask(process, action, fields, deadline_s, ranks=meant(process))
+                for process in processes
+            )
+        )
+        return {process.info.key: answer for process, answer in zip(processes, answers)}
+
+
+@dataclass(frozen=True)
+class _Report:
+    """The step that a rank last reported, when (monotonic), and its pace (0: unknown)."""
+
+    step: int
+    at_s: float
+    step_s: float
+
+    @classmethod
+    def of(cls, rank: Process) -> _Report:
+        status = rank.status or Status("unknown")
+        return cls(max(status.step, 0), rank.last_seen_s, float(status.trace.get("step_s", 0.0)))
+
+    def after(self, answer: Answer | None) -> _Report:
+        """Return the newer report that an answer is."""
+        now_s = time.monotonic()
+        if answer is None or answer.step <= self.step:
+            return self
+        pace_s = (now_s - self.at_s) / (answer.step - self.step)
+        return _Report(answer.step, now_s, self.step_s or pace_s)
+
+    def expected_step(self, lead_s: float) -> int:
+        """Return a step that is not reached within ``lead_s``, as far as can be told."""
+        ahead_s = time.monotonic() - self.at_s + lead_s
+        ahead = math.ceil(ahead_s / max(self.step_s, SHORTEST_STEP_S)) if self.step_s else 0
+        return self.step + max(MIN_LEAD_STEPS, ahead)
+
+
+def common_step(reports: Iterable[_Report], fields: dict[str, Any], lead_s: float) -> int:
+    """Return a first step that every rank should reach no sooner than in ``lead_s``.
+
+    Where the trace must not start before some moment, it is the step expected then.
+    """
+    lead_s = max(lead_s, fields["start_time_ms"] / 1000 - time.time() + lead_s)
+    return max(report.expected_step(lead_s) for report in reports) + int(fields["warmup"])
+
+
+def _checked(request: TraceRequest) -> dict[str, Any]:
+    """Return the checked fields. Raises UsageError."""
+    if request.action not in ACTIONS:
+        raise UsageError(f"unknown nputrace action {request.action!r}")
+    if request.process_limit < 0:
+        raise UsageError("--process-limit must not be negative", "0 means all")
+    if request.action == "start":
+        return check_trace(request.fields)
+    if request.fields:
+        raise UsageError(f"nputrace cancel takes no options, got {', '.join(request.fields)}")
+    return {}
+
+
+def _has_passed(answer: Answer) -> bool:
+    """Whether a rank refused because its current step, which it tells, is too far on."""
+    return not answer.ok and answer.step >= 0
+
+
+def _explained(ranks: list[Process], answers: _Answers) -> _Answers:
+    """Return the answers after nothing was started, because some rank has passed the step."""
+    late = next(rank.info.rank for rank in ranks if _has_passed(answers[rank.info.key]))
+
+    def explained(answer: Answer) -> Answer:
+        if not answer.ok:
+            return answer
+        text = f"not started: rank {late} has passed this step; the current step is {answer.step}"
+        return Answer(False, text, step=answer.step)
+
+    return {key: explained(answer) for key, answer in answers.items()}
+
+
+def _row(process: Process, answer: Answer | None, peer: Peer) -> dict[str, Any]:
+    if answer is None:
+        return foreign_row(process, peer)
+    return {
+        **identity_row(process),
+        "ok": answer.ok,
+        "text": answer.text,
+        "next_step": answer.next_step,
+        "trace_id": answer.session_id,
+        "step": answer.step,
+    }
+
+
+def _left_out_text(processes: Sequence[Process]) -> str:
+    if not processes:
+        return ""
+    ranks = ", ".join(str(process.info.rank) for process in processes[:20])
+    more = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
+    return f"the process limit leaves out {len(processes)} that match: rank {ranks}{more}"

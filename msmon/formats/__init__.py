@@ -1,0 +1,1 @@
+"""File formats that several rooms write: XLSX workbooks of activity records."""

@@ -1,0 +1,1 @@
+"""The ``Monitor`` class: activity of this process in memory, without a daemon."""

@@ -1,0 +1,177 @@
+"""A recording on a thread of its own, for the Monitor API and the ``mspti`` monitors.
+
+Every MSPTI call is made on that thread and no lock is held meanwhile. Callers wait
+for their own call only, with the GIL released; records come out regularly.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from msmon.errors import CommandRefused, MsmonError
+from msmon.recording.library import open_recorder
+from msmon.recording.recorder import Recorder
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
+from msmon.sessions import Drops
+
+T = TypeVar("T")
+
+FLUSH_INTERVAL_S = 0.25
+
+_Task = tuple[Callable[[Recorder], Any], "Future[Any]"]
+
+
+class Recording:
+    """Collects until :meth:`stop`, handing batches to ``consume`` on its thread.
+
+    ``purpose`` names the holder of the process's one MSPTI subscription in the error that
+    others get meanwhile.
+    """
+
+    def __init__(
+        self,
+        purpose: str,
+        consume: Callable[[list[Batch]], None],
+        flush_interval_s: float = FLUSH_INTERVAL_S,
+    ) -> None:
+        self.flush_interval_s = flush_interval_s
+        self._purpose = purpose
+        self._consume = consume
+        self._recorder: Recorder | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._pid = 0
+        self._ending = threading.Lock()
+        self._ended = True
+
+    @property
+    def active(self) -> bool:
+        """Whether it records; false in a forked child, where the thread is gone."""
+        return self._recorder is not None and self._recorder.active and self._pid == os.getpid()
+
+    @property
+    def lost(self) -> Drops:
+        """Records lost before they could be read, per stage; None: unknown how many."""
+        return self._recorder.lost if self._recorder is not None else {}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """MSPTI calls that failed since the start."""
+        return tuple(self._recorder.problems) if self._recorder is not None else ()
+
+    def start(
+        self,
+        kinds: frozenset[ActivityKind],
+        disabled_domains: tuple[str, ...] = (),
+        duration_s: float = 0.0,
+    ) -> dict[str, str]:
+        """Subscribe and begin to collect; returns kind name → reason for what failed.
+
+        Stops by itself after ``duration_s`` (0: never). Raises LibraryUnavailable or
+        NativeCodeUnavailable, CommandRefused when somebody else records in this
+        process, MsptiError when MSPTI can't be subscribed to.
+        """
+        if self.active:
+            raise CommandRefused(f"{self._purpose} is already recording", "stop it first")
+        self._recorder, _ = open_recorder(self._purpose)
+        self._pid = os.getpid()
+        self._tasks = queue.SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(
+            target=self._run, args=(duration_s,), name="msmon-recording", daemon=True
+        )
+        self._thread.start()
+        unavailable = self.call(lambda recorder: recorder.start(kinds, disabled_domains))
+        atexit.register(self.stop)
+        return unavailable
+
+    def call(self, function: Callable[[Recorder], T]) -> T:
+        """Run ``function`` on the recording's thread; returns or raises what it does.
+
+        When the recording has ended meanwhile, it runs here, on a recorder at rest.
+        """
+        assert self._recorder is not None
+        if threading.current_thread() is self._thread:
+            return function(self._recorder)
+        future: Future[Any] = Future()
+        with self._ending:
+            ended = self._ended
+            if not ended:
+                self._tasks.put((function, future))
+        if ended:
+            return function(self._recorder)
+        result: T = future.result()
+        return result
+
+    def flush(self) -> None:
+        """Have MSPTI deliver and ``consume`` take what was recorded so far. Raises MsptiError.
+
+        Does nothing when not recording.
+        """
+        if self.active:
+            self.call(self._flush)
+
+    def stop(self) -> None:
+        """Stop collecting; what was recorded has been consumed when this returns."""
+        atexit.unregister(self.stop)
+        thread = self._thread
+        if thread is None or self._pid != os.getpid():
+            return
+        self.call(self._stop)
+        if threading.current_thread() is not thread:
+            thread.join()
+
+    # --- the thread -------------------------------------------------------------------
+
+    def _run(self, duration_s: float) -> None:
+        """Do tasks as they come, the first being the start, and flush in between."""
+        recorder = self._recorder
+        assert recorder is not None
+        self._do(recorder, *self._tasks.get())
+        end_s = time.monotonic() + duration_s if duration_s else math.inf
+        next_flush_s = time.monotonic()
+        while recorder.active:
+            wait_s = min(end_s, next_flush_s) - time.monotonic()
+            try:
+                self._do(recorder, *self._tasks.get(timeout=max(0.0, wait_s)))
+            except queue.Empty:
+                is_over = time.monotonic() >= end_s
+                next_flush_s = time.monotonic() + self.flush_interval_s
+                self._on_schedule(self._stop if is_over else self._flush, recorder)
+        with self._ending:
+            self._ended = True
+        while not self._tasks.empty():
+            self._do(recorder, *self._tasks.get())
+
+    def _stop(self, recorder: Recorder) -> None:
+        self._consume(recorder.stop())
+
+    @staticmethod
+    def _on_schedule(action: Callable[[Recorder], None], recorder: Recorder) -> None:
+        try:
+            action(recorder)
+        except Exception as error:  # noqa: BLE001  boundary: callers wait for this thread
+            text = str(error) if isinstance(error, MsmonError) else f"internal error: {error!r}"
+            if text not in recorder.problems:
+                recorder.problems.append(text)
+
+    def _flush(self, recorder: Recorder) -> None:
+        if recorder.active:
+            recorder.flush()
+            self._consume(recorder.drain())
+
+    @staticmethod
+    def _do(recorder: Recorder, function: Callable[[Recorder], Any], future: Future[Any]) -> None:
+        try:
+            future.set_result(function(recorder))
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
+            future.set_exception(error)

@@ -1,0 +1,262 @@
+"""Activity records as columns: one table from which every packed dtype derives.
+
+``FIELDS`` restates the structs of ``mspti_activity.h``; numpy adds the offsets.
+A :class:`Batch` is what travels from a decoded buffer to the outputs: records of
+one kind whose text columns hold ids into the batch's own strings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from msmon.records.kinds import API_KINDS, ActivityKind
+from msmon.records.tables import arrow_table, numpy_columns
+
+Column = np.ndarray[Any, np.dtype[Any]]
+"""An array of one field or of whole records, shape (n,)."""
+
+TEXT = "<u8"
+"""Type of a ``char*`` in a buffer, and of the string id that replaces it in a batch."""
+
+_API_FIELDS = (
+    ("kind", "<u4"),
+    ("start_ns", "<u8"),
+    ("end_ns", "<u8"),
+    ("process_id", "<u4"),
+    ("thread_id", "<u4"),
+    ("correlation_id", "<u8"),
+    ("name", TEXT),
+)
+_TRANSFER_TAIL = (
+    ("size_bytes", "<u8"),
+    ("start_ns", "<u8"),
+    ("end_ns", "<u8"),
+    ("device_id", "<u4"),
+    ("stream_id", "<u4"),
+    ("correlation_id", "<u8"),
+    ("is_async", "u1"),
+)
+
+FIELDS: dict[ActivityKind, tuple[tuple[str, str], ...]] = {
+    # msptiActivityMarker; object_id is a union: process/thread for HOST, device/stream for DEVICE
+    ActivityKind.Marker: (
+        ("kind", "<u4"),
+        ("flag", "<u4"),
+        ("source_kind", "<u4"),
+        ("timestamp_ns", "<u8"),
+        ("id", "<u8"),
+        ("process_or_device_id", "<u4"),
+        ("thread_or_stream_id", "<u4"),
+        ("name", TEXT),
+        ("domain", TEXT),
+    ),
+    # msptiActivityKernel
+    ActivityKind.Kernel: (
+        ("kind", "<u4"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+        ("correlation_id", "<u8"),
+        ("type", TEXT),
+        ("name", TEXT),
+    ),
+    # msptiActivityApi, four kinds
+    **dict.fromkeys(sorted(API_KINDS), _API_FIELDS),
+    # msptiActivityHccl
+    ActivityKind.Hccl: (
+        ("kind", "<u4"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+        ("bandwidth_gb_per_s", "<f8"),
+        ("name", TEXT),
+        ("comm_name", TEXT),
+    ),
+    # msptiActivityMemory
+    ActivityKind.Memory: (
+        ("kind", "<u4"),
+        ("operation", "<u4"),
+        ("memory_kind", "<u4"),
+        ("correlation_id", "<u8"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("address", "<u8"),
+        ("size_bytes", "<u8"),
+        ("process_id", "<u4"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+    ),
+    # msptiActivityMemset, msptiActivityMemcpy
+    ActivityKind.MemSet: (("kind", "<u4"), ("value", "<u4"), *_TRANSFER_TAIL),
+    ActivityKind.MemCpy: (("kind", "<u4"), ("copy_kind", "<u4"), *_TRANSFER_TAIL),
+    # msptiActivityExternalCorrelation
+    ActivityKind.ExternalCorrelation: (
+        ("kind", "<u4"),
+        ("external_kind", "<u4"),
+        ("external_id", "<u8"),
+        ("correlation_id", "<u8"),
+    ),
+    # msptiActivityCommunication
+    ActivityKind.Communication: (
+        ("kind", "<u4"),
+        ("data_type", "<u4"),
+        ("count", "<u8"),
+        ("device_id", "<u4"),
+        ("stream_id", "<u4"),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("alg_type", TEXT),
+        ("name", TEXT),
+        ("comm_name", TEXT),
+        ("correlation_id", "<u8"),
+    ),
+}
+"""Fields of each record in memory order (mspti_activity.h: packed, then rounded up to 8 bytes)."""
+
+TEXT_FIELDS: dict[ActivityKind, tuple[str, ...]] = {
+    ActivityKind.Marker: ("name", "domain"),
+    ActivityKind.Kernel: ("type", "name"),
+    **dict.fromkeys(sorted(API_KINDS), ("name",)),
+    ActivityKind.Hccl: ("name", "comm_name"),
+    ActivityKind.Memory: (),
+    ActivityKind.MemSet: (),
+    ActivityKind.MemCpy: (),
+    ActivityKind.ExternalCorrelation: (),
+    ActivityKind.Communication: ("alg_type", "name", "comm_name"),
+}
+"""The ``char*`` fields of each record."""
+
+RECORD_ALIGNMENT_BYTES = 8
+
+
+def _packed_dtype(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
+    formats = [np.dtype(code) for _, code in fields]
+    offsets = [0, *itertools.accumulate(item.itemsize for item in formats)]
+    rounded = -(-offsets[-1] // RECORD_ALIGNMENT_BYTES) * RECORD_ALIGNMENT_BYTES
+    layout: Any = {
+        "names": [name for name, _ in fields],
+        "formats": formats,
+        "offsets": offsets[:-1],
+        "itemsize": rounded,
+    }
+    dtype: np.dtype[Any] = np.dtype(layout)
+    return dtype
+
+
+DTYPES: dict[ActivityKind, np.dtype[Any]] = {
+    kind: _packed_dtype(fields) for kind, fields in FIELDS.items()
+}
+"""One packed, 8-aligned structured dtype per kind; ``itemsize`` is the C struct's size."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one kind.
+
+    ``records`` has shape (n,) and dtype ``DTYPES[kind]``; every field named in
+    ``TEXT_FIELDS[kind]`` holds an index into ``strings``. ``strings[0]`` is always
+    the empty text, which also stands for a NULL pointer. Bytes that are not UTF-8
+    are kept as surrogate escapes; use :func:`printable` where text leaves msmon.
+    """
+
+    kind: ActivityKind
+    records: Column
+    strings: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def text(self, field: str) -> Column:
+        """Return the texts of a text field, shape (n,), dtype object."""
+        table: Column = np.array(self.strings, dtype=object)
+        texts: Column = table[self.records[field]]
+        return texts
+
+    def to_numpy(self) -> dict[str, Column]:
+        """Return field name → contiguous array of shape (n,); text fields hold str objects."""
+        return numpy_columns(self.records, self.strings, TEXT_FIELDS[self.kind])
+
+    def to_arrow(self) -> Any:
+        """Return a ``pyarrow.Table``, texts as dictionaries. Raises UsageError without pyarrow."""
+        strings = [printable(text) for text in self.strings]
+        return arrow_table(self.records, strings, TEXT_FIELDS[self.kind])
+
+    def to_frames(self) -> tuple[bytes, bytes]:
+        """Return (records, strings): the packed records, and the texts joined by NUL.
+
+        A C string holds no NUL byte, so the separator can't occur inside a text.
+        """
+        return self.records.tobytes(), encode_texts(self.strings)
+
+    @classmethod
+    def from_frames(cls, kind: ActivityKind, records: bytes, strings: bytes) -> Batch:
+        """Rebuild a batch. Raises ValueError when the frames don't fit together."""
+        dtype = DTYPES[kind]
+        if len(records) % dtype.itemsize:
+            raise ValueError(f"{len(records)} bytes are no whole number of {kind.name} records")
+        array = np.frombuffer(records, dtype)
+        texts = decode_texts(strings)
+        if len(array) and not (array["kind"] == kind).all():
+            raise ValueError(f"a record in a {kind.name} batch has another kind")
+        for field in TEXT_FIELDS[kind]:
+            if len(array) and int(array[field].max()) >= len(texts):
+                raise ValueError(f"a {kind.name} record refers to a text that was not sent")
+        return cls(kind, array, texts)
+
+    def select(self, mask: Column) -> Batch:
+        """Return the records where ``mask`` (shape (n,), bool) holds; strings are shared."""
+        chosen = np.flatnonzero(mask)
+        if len(chosen) == len(self):
+            return self
+        # take() moves whole records; indexing by mask would copy field by field
+        return Batch(self.kind, self.records.take(chosen), self.strings)
+
+
+def join_columns(columns: Sequence[Column]) -> Column:
+    """Concatenate structured arrays of one dtype as bytes; numpy would copy field by field."""
+    dtype = columns[0].dtype
+    parts = [np.ascontiguousarray(column).view(np.uint8) for column in columns]
+    joined: Column = np.concatenate(parts).view(dtype)
+    return joined
+
+
+def concatenate(batches: Sequence[Batch]) -> Batch:
+    """Join batches of one kind (at least one), with one table of strings."""
+    filled = [batch for batch in batches if len(batch)]
+    if len(filled) < 2:
+        return filled[0] if filled else batches[-1]
+    kind = filled[0].kind
+    records = join_columns([batch.records for batch in filled])
+    ids: dict[str, int] = {"": 0}
+    start = 0
+    for batch in filled:
+        part = records[start : start + len(batch)]
+        renumbered = np.array([ids.setdefault(text, len(ids)) for text in batch.strings], TEXT)
+        for field in TEXT_FIELDS[kind]:
+            part[field] = renumbered[part[field]]
+        start += len(batch)
+    return Batch(kind, records, tuple(ids))
+
+
+def encode_texts(texts: Sequence[str]) -> bytes:
+    """Join texts by NUL, as UTF-8 with surrogate escapes turned back into their bytes."""
+    return "\0".join(texts).encode("utf-8", "surrogateescape")
+
+
+def decode_texts(data: bytes) -> tuple[str, ...]:
+    """Reverse :func:`encode_texts`; the result has at least one text."""
+    return tuple(data.decode("utf-8", "surrogateescape").split("\0"))
+
+
+def printable(text: str) -> str:
+    """Return ``text`` as valid Unicode: bytes that were not UTF-8 become ``\\xNN``."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

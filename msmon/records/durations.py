@@ -1,0 +1,85 @@
+"""What statistics need of a batch: device, label, start and end of each record.
+
+A label is the operator that a record counts for. Kinds without names use the name
+of the operation or of the copy direction; markers use name and domain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from msmon.records.batch import Batch, Column
+from msmon.records.kinds import API_KINDS, HOST_DEVICE_ID, ActivityKind, MemcpyKind, MemoryOperation
+from msmon.records.markers import MarkerEvents
+
+Label = tuple[str, str]
+"""(name, domain); the domain is empty except for markers."""
+
+MEMSET_NAME = "memset"
+UNKNOWN_OPERATION = "UNKNOWN_OPERATION"
+"""Name for a number that the header doesn't define."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Columns of one kind, each of shape (n,).
+
+    ``device_ids`` is any integer type, or None when all belong to the host.
+    ``label_ids`` indexes ``labels``.
+    """
+
+    kind: ActivityKind
+    device_ids: Column | None
+    start_ns: Column
+    end_ns: Column
+    label_ids: Column
+    labels: tuple[Label, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def durations_of(batch: Batch) -> Durations:
+    """Return the durations of any kind but Marker and ExternalCorrelation."""
+    kind, records = batch.kind, batch.records
+    label_ids, labels = _labels(batch)
+    devices = None if kind in API_KINDS else records["device_id"]
+    return Durations(kind, devices, records["start_ns"], records["end_ns"], label_ids, labels)
+
+
+def marker_durations(pairs: MarkerEvents) -> Durations:
+    """Return the durations of paired markers; a mark lasts 0 ns."""
+    events = pairs.events
+    combined = (events["name"].astype(np.uint64) << np.uint64(32)) | events["domain"]
+    distinct, label_ids = np.unique(combined, return_inverse=True)
+    texts = pairs.strings
+    labels = tuple(
+        (texts[number >> 32], texts[number & 0xFFFFFFFF]) for number in distinct.tolist()
+    )
+    host_only = not len(events) or bool((events["device_id"] == HOST_DEVICE_ID).all())
+    return Durations(
+        ActivityKind.Marker,
+        None if host_only else events["device_id"],
+        events["start_ns"],
+        events["end_ns"],
+        label_ids,
+        labels,
+    )
+
+
+def _labels(batch: Batch) -> tuple[Column, tuple[Label, ...]]:
+    records = batch.records
+    if batch.kind == ActivityKind.MemSet:
+        return np.zeros(len(records), np.uint8), ((MEMSET_NAME, ""),)
+    if batch.kind == ActivityKind.Memory:
+        return _enumerated(records["operation"], [item.name for item in MemoryOperation])
+    if batch.kind == ActivityKind.MemCpy:
+        return _enumerated(records["copy_kind"], [item.name for item in MemcpyKind])
+    return records["name"], tuple((text, "") for text in batch.strings)
+
+
+def _enumerated(numbers: Column, names: list[str]) -> tuple[Column, tuple[Label, ...]]:
+    labels = tuple((name, "") for name in [*names, UNKNOWN_OPERATION])
+    return np.minimum(numbers, len(names)), labels

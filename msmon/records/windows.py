@@ -1,0 +1,106 @@
+"""Windows: statistics of one report interval, per kind, device and operator.
+
+A window is columns, small and self-contained, so that it can travel, be merged
+with windows of other intervals or ranks, and still answer quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from msmon.records.batch import Column, decode_texts, encode_texts
+from msmon.records.kinds import ActivityKind
+
+OPERATOR_DTYPE = np.dtype(
+    [
+        ("kind", "<u4"),
+        ("device_id", "<i8"),
+        ("name", "<u4"),
+        ("domain", "<u4"),
+        ("count", "<u8"),
+        ("total_ns", "<u8"),
+        ("min_ns", "<u8"),
+        ("max_ns", "<u8"),
+    ]
+)
+"""One row per (kind, device, name, domain). device_id is -1 for the host; name and domain
+index ``Window.names`` (domain is the marker domain, otherwise the empty text)."""
+
+BUCKET_DTYPE = np.dtype([("operator", "<u4"), ("bucket", "<u2"), ("count", "<u8")])
+"""One row per non-empty histogram bucket of an operator (an index into ``operators``)."""
+
+OTHER_NAME = "other"
+"""Name under which operators beyond the cap of a window are summed."""
+
+SUB_BUCKETS_PER_OCTAVE = 8
+"""Buckets are log-linear: exponent and top three mantissa bits of the duration as float64, so a
+bucket is at most 1/8 wider than its lower bound and its middle off by 1/16 (6.3 %) at most."""
+
+_BUCKET_SHIFT = np.int64(52 - 3)
+
+ZERO_BUCKET = 1023 * SUB_BUCKETS_PER_OCTAVE - 1
+"""Bucket of the duration 0, right below that of 1 ns (the float's own would be 0, far away)."""
+
+
+def bucket_of(durations_ns: Column) -> Column:
+    """Return the bucket numbers (uint16, shape (n,)) of whole durations in ns (>= 0)."""
+    return buckets_of_floats(durations_ns.astype(np.float64)).astype(np.uint16)
+
+
+def buckets_of_floats(durations_ns: Column) -> Column:
+    """Return the same bucket numbers as int64, from durations that are float64 already."""
+    buckets: Column = durations_ns.view(np.int64) >> _BUCKET_SHIFT
+    return np.maximum(buckets, ZERO_BUCKET, out=buckets)
+
+
+def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
+    """Return the lower (inclusive) and upper (exclusive) duration of a bucket in ns."""
+    edges = np.array([bucket, bucket + 1], dtype=np.int64) << _BUCKET_SHIFT
+    low, high = edges.view(np.float64).tolist()
+    return (0.0, high) if bucket <= ZERO_BUCKET else (low, high)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Statistics of one interval of one session. Times are wall clock ns.
+
+    ``received``, ``kept`` and ``untimed`` count records per kind name in this
+    window; ``step`` is the training step at its end (-1: unknown).
+    """
+
+    index: int
+    start_ns: int
+    end_ns: int
+    operators: Column
+    buckets: Column
+    names: tuple[str, ...]
+    step: int = -1
+    received: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    untimed: dict[str, int] = field(default_factory=dict)
+    overflow_names: int = 0
+    """Distinct names that did not fit the cap and were summed under ``other``."""
+
+    def to_frames(self) -> tuple[bytes, bytes, bytes]:
+        """Return (operators, buckets, names) as bytes; the other fields travel in the header."""
+        return self.operators.tobytes(), self.buckets.tobytes(), encode_texts(self.names)
+
+    @staticmethod
+    def columns_from_frames(
+        operators: bytes, buckets: bytes, names: bytes
+    ) -> tuple[Column, Column, tuple[str, ...]]:
+        """Rebuild operators, buckets and names. Raises ValueError when they don't fit."""
+        if len(operators) % OPERATOR_DTYPE.itemsize or len(buckets) % BUCKET_DTYPE.itemsize:
+            raise ValueError("a window frame is cut short")
+        rows = np.frombuffer(operators, OPERATOR_DTYPE)
+        filled = np.frombuffer(buckets, BUCKET_DTYPE)
+        texts = decode_texts(names)
+        if not np.isin(rows["kind"], [int(kind) for kind in ActivityKind]).all():
+            raise ValueError("a window has an operator of an unknown kind")
+        if len(rows) and max(int(rows["name"].max()), int(rows["domain"].max())) >= len(texts):
+            raise ValueError("a window refers to a name that was not sent")
+        if len(filled) and int(filled["operator"].max()) >= len(rows):
+            raise ValueError("a window bucket refers to an operator that was not sent")
+        return rows, filled, texts

@@ -1,0 +1,4 @@
+"""Every option of a command and of a trace, defined once.
+
+Command line, wire and compat derive from it.
+"""

@@ -1,0 +1,192 @@
+"""Records as JSON lines with msMonitor's keys, rotated by lines and files."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from msmon.errors import SinkError
+from msmon.records.batch import Batch
+from msmon.records.kinds import INVALID_ID, ActivityKind
+from msmon.records.markers import MarkerPairing
+from msmon.records.windows import Window
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import CommitFailed, SessionOutput
+from msmon.sinks.export_sink import ExportSink
+from msmon.sinks.jsonl.files import RotatedFiles, line
+from msmon.sinks.jsonl.limits import DEFAULT_FILES, DEFAULT_LINES, limits_in_force, usable_files
+from msmon.sinks.jsonl.lines import LineBlock, marker_lines, record_lines
+
+LINES_PER_WRITE = 1 << 14
+GROUP_INFO_KEY = "parallel_group_info"
+
+
+class _SessionLines:
+    """The lines of one session. Methods raise SinkError or OSError."""
+
+    def __init__(self, session: SessionInfo, line_limit: int, file_limit: int) -> None:
+        self._session = session
+        self.files = RotatedFiles(session, line_limit, file_limit)
+        progress = self.files.progress
+        self.seq = progress.seq
+        self.ended = False
+        self.told: tuple[str, ...] = (str(self.files.path),)
+        """The files that the daemon knows of."""
+        self._pairing = MarkerPairing()
+        self._devices = set(progress.devices)
+        if progress.markers:
+            self._pairing.restore(*map(base64.b64decode, progress.markers))
+
+    def write_records(self, seq: int, batch: Batch) -> None:
+        if batch.kind == ActivityKind.Marker:
+            blocks = list(marker_lines(self._pairing.add(batch)))
+        else:
+            blocks = [record_lines(batch)]
+        for block in blocks:
+            self._write(block)
+        self.seq = seq
+
+    def write_line(self, seq: int, fields: dict[str, Any]) -> None:
+        """Write a line that is not a record."""
+        if self.files.room:
+            self.files.write(line(fields), 1)
+        self.seq = seq
+
+    def note(self, seq: int, key: str, value: str) -> None:
+        """Keep a fact for the end of the file."""
+        self.files.progress.notes[key] = value
+        self.seq = seq
+
+    def end(self, seq: int) -> None:
+        """Write the closing lines: the group info, and the devices as the very last."""
+        self.ended = True
+        if self.files.progress.ended and self.seq == self.files.progress.seq:
+            return  # told once more after a restart of the daemon
+        notes = self.files.progress.notes
+        if GROUP_INFO_KEY in notes:
+            self.write_line(seq, {"kind": GROUP_INFO_KEY, "value": notes[GROUP_INFO_KEY]})
+        if self._devices:
+            rank = self._session.process.rank
+            devices = sorted(self._devices)
+            self.write_line(seq, {"kind": "rank_device_map", "rank": rank, "device": devices})
+        self.seq = seq
+
+    def commit(self) -> None:
+        progress = self.files.progress
+        if (self.seq, self.ended) == (progress.seq, progress.ended):
+            return
+        progress.devices = sorted(self._devices)
+        progress.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
+        self.files.commit(self.seq, self.ended)
+
+    def _write(self, block: LineBlock) -> None:
+        """Write a block in as few system calls as rotation and memory allow."""
+        begin = 0
+        while begin < block.count:
+            end = min(block.count, begin + self.files.room, begin + LINES_PER_WRITE)
+            self.files.write(block.encode(begin, end), end - begin)
+            begin = end
+        records = block.block.records
+        if "device_id" in (records.dtype.names or ()):
+            seen = np.unique(records["device_id"]).tolist()
+            self._devices.update(device for device in seen if 0 <= device < INVALID_ID)
+
+
+class JsonlSink(ExportSink):
+    """Writes each session into its export directory, or into ``path``."""
+
+    NAME = "jsonl"
+    HELP = "Records as JSON lines, for sessions started with --export-type Jsonl."
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._sessions: dict[str, _SessionLines] = {}
+        self._complete: dict[str, RotatedFiles] = {}
+
+    @classmethod
+    def options_in_force(
+        cls, options: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> dict[str, Any]:
+        return {**limits_in_force(environ), **super().options_in_force(options, environ)}
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        self._complete.pop(session.session_id, None)
+        interrupted = self._sessions.pop(session.session_id, None)
+        if interrupted is not None:
+            interrupted.files.close()
+        placed = self.placed(session)
+        if placed is None:
+            return SessionOutput()
+        lines, files = self._limits(session)
+        opened = _SessionLines(placed, lines, files)
+        self._sessions[session.session_id] = opened
+        return SessionOutput(opened.told, opened.seq)
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].write_records(seq, batch)
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].seq = seq
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        if session_id in self._sessions:
+            fields = {
+                "kind": "gap",
+                "startNs": gap.start_ns,
+                "endNs": gap.end_ns,
+                "stage": gap.stage,
+                "records": gap.records,
+                "reason": gap.reason,
+            }
+            self._sessions[session_id].write_line(seq, fields)
+
+    def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].note(seq, key, value)
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        if session_id in self._sessions:
+            self._sessions[session_id].end(seq)
+
+    def commit(self) -> dict[str, tuple[str, ...]]:
+        failed: dict[str, str] = {}
+        changed: dict[str, tuple[str, ...]] = {}
+        for session_id, lines in list(self._sessions.items()):
+            try:
+                lines.commit()
+            except (SinkError, OSError) as error:
+                failed[session_id] = str(error)
+            else:
+                if lines.files.written != lines.told:
+                    changed[session_id] = lines.files.written
+                if lines.ended:
+                    self._complete[session_id] = self._sessions.pop(session_id).files
+        if failed:
+            raise CommitFailed(failed)
+        for session_id in changed.keys() & self._sessions.keys():
+            self._sessions[session_id].told = changed[session_id]
+        return changed
+
+    def forget_session(self, session_id: str) -> None:
+        files = self._complete.pop(session_id, None)
+        if files is not None:
+            files.forget()
+
+    def close(self) -> None:
+        for lines in self._sessions.values():
+            lines.files.close()
+
+    def _limits(self, session: SessionInfo) -> tuple[int, int]:
+        """Lines per file and files kept: what the command says wins over the environment."""
+        settings = session.settings
+        lines, files = settings.jsonl_rotate_lines, usable_files(settings.jsonl_rotate_files)
+        if lines == DEFAULT_LINES:
+            lines = self.options.get("lines", DEFAULT_LINES)
+        if files == DEFAULT_FILES:
+            files = self.options.get("files", DEFAULT_FILES)
+        return lines, files

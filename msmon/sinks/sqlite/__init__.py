@@ -1,0 +1,1 @@
+"""Records as SQLite databases that msprof-analyze reads, one per process and session."""

@@ -1,0 +1,108 @@
+"""Numbering of collectives so that the same one has the same name on every rank.
+
+msprof-analyze pairs collectives by name, and msMonitor numbers them from the moment a
+process began to be monitored, so one collective more or less spoils a whole group.
+Where there are step markers, the number is the step and the place within the step.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+
+from msmon.records.batch import Batch
+from msmon.records.kinds import MarkerFlag, SourceKind
+
+STEP_NAME = re.compile(r"step[\s_:#=-]*(\d{1,15})$", re.IGNORECASE)
+"""Names of step ranges: "step 12", "ProfilerStep#12", "train_step_12"."""
+
+NUMBERS_PER_STEP = 1_000_000
+KEPT_STEPS = 4096
+SAVED_STEPS = 16
+
+_STARTS = MarkerFlag.START | MarkerFlag.START_WITH_DEVICE
+
+
+def step_number(name: str) -> int:
+    """Return the step that a marker name stands for, or -1."""
+    match = STEP_NAME.search(name)
+    return int(match.group(1)) if match else -1
+
+
+class CollectiveNumbering:
+    """Numbers of the collectives of one process, group by group.
+
+    Steps are known from the start records of step markers: on the device's clock of
+    execution where the markers have a device side, else on the host's.
+    """
+
+    def __init__(self) -> None:
+        self._step_of_id: dict[int, int] = {}
+        self._host_starts: list[tuple[int, int]] = []
+        self._device_starts: list[tuple[int, int]] = []
+        self.last: dict[str, tuple[int, int]] = {}
+        """Group → (step, next place within it)."""
+
+    def as_json(self) -> str:
+        """Return what is needed to go on numbering in another process."""
+        return json.dumps(
+            [
+                self.last,
+                list(self._step_of_id.items())[-SAVED_STEPS:],
+                self._host_starts[-SAVED_STEPS:],
+                self._device_starts[-SAVED_STEPS:],
+            ]
+        )
+
+    def restore(self, text: str) -> None:
+        """Go on from ``as_json``."""
+        last, ids, host, device = json.loads(text)
+        self.last = {group: (step, count) for group, (step, count) in last.items()}
+        self._step_of_id = dict(ids)
+        self._host_starts = [(time_ns, step) for time_ns, step in host]
+        self._device_starts = [(time_ns, step) for time_ns, step in device]
+
+    def add_markers(self, batch: Batch) -> None:
+        """Learn the steps that start in a batch of markers."""
+        steps = {
+            index: step for index, step in enumerate(map(step_number, batch.strings)) if step >= 0
+        }
+        if not steps and not self._step_of_id:
+            return
+        starting = batch.records[(batch.records["flag"] & _STARTS) != 0]
+        for row in starting:
+            marker_id, time_ns = int(row["id"]), int(row["timestamp_ns"])
+            if row["source_kind"] == SourceKind.HOST:
+                step = steps.get(int(row["name"]), -1)
+                if step >= 0:
+                    self._step_of_id[marker_id] = step
+                    _remember(self._host_starts, time_ns, step)
+            elif marker_id in self._step_of_id:
+                _remember(self._device_starts, time_ns, self._step_of_id[marker_id])
+        while len(self._step_of_id) > KEPT_STEPS:
+            del self._step_of_id[next(iter(self._step_of_id))]
+
+    def numbers(self, groups: Iterable[str], start_ns: Iterable[int]) -> list[int]:
+        """Return the number of each collective; they must be in the order of their starts.
+
+        Before the first step marker numbers count from 0, as msMonitor's do; in step n they
+        count from (n + 1) million.
+        """
+        starts = self._device_starts or self._host_starts
+        result = []
+        for group, time_ns in zip(groups, start_ns):
+            place = bisect_right(starts, (time_ns, NUMBERS_PER_STEP**3)) - 1
+            step = starts[place][1] + 1 if place >= 0 else 0
+            known_step, count = self.last.get(group, (step, 0))
+            if known_step != step:
+                count = 0
+            self.last[group] = (step, count + 1)
+            result.append(step * NUMBERS_PER_STEP + count)
+        return result
+
+
+def _remember(starts: list[tuple[int, int]], time_ns: int, step: int) -> None:
+    insort(starts, (time_ns, step))
+    del starts[:-KEPT_STEPS]

@@ -1,0 +1,272 @@
+"""The database file of one session: created or continued, written in transactions.
+
+Every transaction also brings the texts, devices and counters up to date and stores the
+sequence number of the last message in it, so that the file is whole at any moment
+and an interrupted session goes on exactly where it was written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from msmon.errors import SinkError
+from msmon.records.batch import Batch, printable
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.file_names import create_session_file
+from msmon.sinks.sqlite import schema
+from msmon.sinks.sqlite.file import close_for_good, open_for_reading, open_for_writing
+from msmon.sinks.sqlite.host_identity import host_uid
+from msmon.sinks.sqlite.insert import Rows, insert
+from msmon.sinks.sqlite.rows import RowBuilder
+from msmon.sinks.sqlite.schema import Table
+
+SESSION_KEY = "msmon_session_id"
+END_KEY = "msmon_session_end"
+NO_DEVICE = -1
+
+
+class SessionDatabase:
+    """One file. Methods raise SinkError; the object is then to be closed and made anew.
+
+    After a failed write nothing more is committed: SQLite may have rolled back rows whose
+    sequence number would otherwise be stored as written.
+    """
+
+    def __init__(self, session: SessionInfo) -> None:
+        self.session = session
+        self._rows = RowBuilder(session)
+        self._tables: set[str] = set()
+        self._known_devices: set[int] = set()
+        self._state: dict[str, Any] = {}
+        self._ended = False
+        self._failure = ""
+        self.written_seq = 0
+        self._seq = 0
+        found = find_session(session)
+        self.path = found or create_session_file(session, "db")
+        try:
+            self._open()
+        except BaseException:
+            if found is None:
+                self.path.unlink(missing_ok=True)  # the next attempt makes its own
+            raise
+
+    def _open(self) -> None:
+        self._connection = open_for_writing(self.path)
+        try:
+            self._begin()
+            if not self._load():
+                self._create()
+            self.commit()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def write_records(self, seq: int, batch: Batch) -> None:
+        """Insert one batch."""
+        self._begin()
+        try:
+            for rows in self._rows.rows(batch):
+                self._insert(rows)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        self._seq = seq
+
+    def write_gap(self, seq: int, gap: Gap) -> None:
+        """Note that records were lost; one row per kind, ``records`` NULL when unknown."""
+        kinds: Iterable[tuple[str, int | None]] = [("", None)]
+        if gap.records is not None:
+            kinds = sorted(gap.records.items())
+        self._execute_many(
+            f"INSERT INTO {schema.GAPS.name} VALUES (?,?,?,?,?,?)",
+            [
+                (gap.start_ns, gap.end_ns, gap.stage, kind, count, printable(gap.reason))
+                for kind, count in kinds
+            ],
+        )
+        self._seq = seq
+
+    def write_meta(self, seq: int, key: str, value: str) -> None:
+        """Set a row of META_DATA."""
+        self._execute_many("DELETE FROM META_DATA WHERE name = ?", [(key,)])
+        self._execute_many("INSERT INTO META_DATA VALUES (?,?)", [(key, printable(value))])
+        self._seq = seq
+
+    def end(self, seq: int, end: SessionEnd) -> None:
+        """Record the end of the session."""
+        self.write_meta(seq, END_KEY, end.reason)
+        self._execute_many("UPDATE SESSION_TIME_INFO SET endTimeNs = ?", [(end.end_ns,)])
+        self._ended = True
+
+    def pass_over(self, seq: int) -> None:
+        """Note that a message without rows was taken."""
+        self._seq = max(self._seq, seq)
+
+    def commit(self) -> None:
+        """Bring texts, devices and counters up to date and end the transaction."""
+        if self._failure:
+            raise SinkError(self._failure)
+        if not self._connection.in_transaction and self._seq <= self.written_seq:
+            return
+        self._begin()
+        strings = self._rows.strings
+        try:
+            self._connection.executemany("INSERT INTO STRING_IDS VALUES (?,?)", strings.new)
+            self._write_devices()
+            self._write_state()
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        strings.new.clear()
+        self.written_seq = self._seq
+
+    def close(self) -> None:
+        """Close the file; what was not committed is not in it."""
+        if self._ended and not self._failure and not self._connection.in_transaction:
+            close_for_good(self._connection)
+        else:
+            self._connection.close()
+
+    def _begin(self) -> None:
+        if self._connection.in_transaction:
+            return
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: sqlite3.Error) -> SinkError:
+        self._failure = f"can't write {self.path}: {error}"
+        return SinkError(self._failure)
+
+    def _execute_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        self._begin()
+        try:
+            self._connection.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def _insert(self, rows: Rows) -> None:
+        self._ensure(rows.table)
+        insert(self._connection, rows)
+
+    def _ensure(self, table: Table) -> None:
+        if table.name not in self._tables:
+            self._connection.execute(table.create_sql)
+            self._tables.add(table.name)
+
+    def _create(self) -> None:
+        """Make the tables that are there from the first moment, and their constant rows."""
+        execute = self._connection.execute
+        for table in schema.FIRST_TABLES:
+            self._ensure(table)
+        for table, values in schema.ENUMS.items():
+            sql = f"INSERT INTO {table.name} VALUES (?,?)"
+            self._connection.executemany(sql, values.items())
+        session = self.session
+        meta = {
+            **schema.META_ROWS,
+            SESSION_KEY: session.session_id,
+            END_KEY: "unknown",
+        }
+        self._connection.executemany("INSERT INTO META_DATA VALUES (?,?)", meta.items())
+        execute("INSERT INTO HOST_INFO VALUES (?,?)", (host_uid(), session.process.host))
+        times = (session.start_ns, session.start_ns)
+        execute("INSERT INTO SESSION_TIME_INFO VALUES (?,?)", times)
+        execute("INSERT INTO RANK_DEVICE_MAP VALUES (?,?)", (session.process.rank, NO_DEVICE))
+        execute("INSERT INTO NPU_INFO VALUES (?,'UNKNOWN')", (NO_DEVICE,))
+        execute("INSERT INTO MSMON_STATE VALUES ('last_seq', 0)")
+
+    def _load(self) -> bool:
+        """Take over the state of an interrupted session; False for a new file."""
+        execute = self._connection.execute
+        state = dict(execute("SELECT name, value FROM MSMON_STATE"))
+        if not state:
+            return False
+        self._tables = {name for (name,) in execute("SELECT name FROM sqlite_master")}
+        self._rows.strings.load(execute("SELECT id, value FROM STRING_IDS"))
+        devices = {number for (number,) in execute("SELECT id FROM NPU_INFO")} - {NO_DEVICE}
+        self._known_devices = devices
+        self._rows.devices = set(devices)
+        if schema.STEP_TIME.name in self._tables:
+            self._rows.steps = {step for (step,) in execute("SELECT id FROM STEP_TIME")}
+        self.written_seq = self._seq = state.pop("last_seq")
+        self._rows.next_task_id = state.pop("next_task_id", 0)
+        self._rows.next_op_id = state.pop("next_op_id", 0)
+        self._rows.unpaired_markers = state.pop("unpaired_markers", 0)
+        if "collectives" in state:
+            self._rows.numbering.restore(state["collectives"])
+        if "marker_records" in state:
+            self._rows.pairing.restore(state["marker_records"], state["marker_texts"])
+        return True
+
+    def _write_devices(self) -> None:
+        """Keep NPU_INFO complete; RANK_DEVICE_MAP has one row, for readers multiply by it."""
+        seen = self._rows.devices - {NO_DEVICE}
+        new = sorted(seen - self._known_devices)
+        if not new:
+            return
+        execute = self._connection.execute
+        execute("DELETE FROM NPU_INFO WHERE id = ?", (NO_DEVICE,))
+        rows = [(device,) for device in new]
+        self._connection.executemany("INSERT INTO NPU_INFO VALUES (?,'UNKNOWN')", rows)
+        if not self._known_devices:
+            execute("UPDATE RANK_DEVICE_MAP SET deviceId = ?", (new[0],))
+        self._known_devices = seen
+
+    def _write_state(self) -> None:
+        """Store counters and the sequence number, which nobody else may have changed."""
+        execute = self._connection.execute
+        update = "UPDATE MSMON_STATE SET value = ? WHERE name = 'last_seq' AND value = ?"
+        if execute(update, (self._seq, self.written_seq)).rowcount != 1:
+            raise SinkError(f"{self.path} is written by another daemon", "stop one of them")
+        rows = self._rows
+        marker_records, marker_texts = rows.pairing.to_frames()
+        state: dict[str, Any] = {
+            "next_task_id": rows.next_task_id,
+            "next_op_id": rows.next_op_id,
+            "unpaired_markers": rows.unpaired_markers,
+            "collectives": rows.numbering.as_json(),
+            "marker_records": marker_records,
+            "marker_texts": marker_texts,
+        }
+        changed = [item for item in state.items() if self._state.get(item[0]) != item[1]]
+        self._connection.executemany("INSERT OR REPLACE INTO MSMON_STATE VALUES (?,?)", changed)
+        self._state = state
+        if not self._ended:
+            execute("UPDATE SESSION_TIME_INFO SET endTimeNs = ?", (time.time_ns(),))
+
+
+def find_session(session: SessionInfo) -> Path | None:
+    """Return the file that an earlier daemon began for this session, if any.
+
+    Raises SinkError when a file that may be it can't be read now, say because the output of a
+    killed daemon is just closing it: to begin a second file would split the session.
+    """
+    directory = Path(session.settings.log_file)
+    for path in sorted(directory.glob(f"msmonitor_{session.process.pid}_*.db"), reverse=True):
+        if not path.is_symlink() and _session_in(path) == session.session_id:
+            return path
+    return None
+
+
+def _session_in(path: Path) -> str:
+    """Return the id of the session that a file holds; empty for what is no such file."""
+    try:
+        with contextlib.closing(open_for_reading(path)) as connection:
+            row = connection.execute(
+                "SELECT value FROM META_DATA WHERE name = ?", (SESSION_KEY,)
+            ).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error) or not os.access(path, os.R_OK):
+            return ""
+        raise SinkError(f"can't read {path}: {error}") from error
+    except sqlite3.Error:  # no database at all
+        return ""
+    return str(row[0]) if row else ""

@@ -1,0 +1,103 @@
+"""Records as SQLite files that msprof-analyze reads: one file per process and session."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from msmon.errors import SinkError
+from msmon.records.batch import Batch
+from msmon.records.windows import Window
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import CommitFailed, SessionOutput
+from msmon.sinks.export_sink import ExportSink
+from msmon.sinks.sqlite.pairing import set_apart_unpaired
+from msmon.sinks.sqlite.session import SessionDatabase
+
+_log = logging.getLogger(__name__)
+
+_Job = tuple[Path, str]
+"""Directory and job id: sessions with both in common are the ranks of one job."""
+
+
+def _job_of(database: SessionDatabase) -> _Job:
+    return database.path.parent, database.session.process.job_id
+
+
+class SqliteSink(ExportSink):
+    """Writes each session into its export directory, or into ``path``."""
+
+    NAME = "sqlite"
+    HELP = "Records as SQLite files, for sessions started with --export-type DB."
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._open: dict[str, SessionDatabase] = {}
+        self._ended: dict[str, SessionDatabase] = {}
+        self._complete: dict[_Job, list[Path]] = {}
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        for group in (self._open, self._ended):
+            interrupted = group.pop(session.session_id, None)
+            if interrupted is not None:
+                interrupted.close()
+        placed = self.placed(session)
+        if placed is None:
+            return SessionOutput()
+        database = SessionDatabase(placed)
+        self._open[session.session_id] = database
+        return SessionOutput((str(database.path),), database.written_seq)
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        if session_id in self._open:
+            self._open[session_id].write_records(seq, batch)
+
+    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+        if session_id in self._open:
+            self._open[session_id].pass_over(seq)
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        if session_id in self._open:
+            self._open[session_id].write_gap(seq, gap)
+
+    def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
+        if session_id in self._open:
+            self._open[session_id].write_meta(seq, key, value)
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        if session_id in self._open:
+            self._open[session_id].end(seq, end)
+            self._ended[session_id] = self._open.pop(session_id)
+
+    def commit(self) -> None:
+        failed: dict[str, str] = {}
+        for group in (self._open, self._ended):
+            for session_id, database in group.items():
+                try:
+                    database.commit()
+                except SinkError as error:
+                    failed[session_id] = error.message
+        for session_id in set(self._ended) - set(failed):
+            self._complete_file(self._ended.pop(session_id))
+        if failed:
+            raise CommitFailed(failed)
+
+    def _complete_file(self, database: SessionDatabase) -> None:
+        """Close a file; when it is the job's last, match the collectives of its ranks."""
+        database.close()
+        job = _job_of(database)
+        paths = self._complete.setdefault(job, [])
+        paths.append(database.path)
+        if any(_job_of(other) == job for other in (*self._open.values(), *self._ended.values())):
+            return
+        del self._complete[job]
+        try:
+            set_apart_unpaired(paths)
+        except (SinkError, sqlite3.Error) as error:
+            _log.warning("collectives in %s are left unmatched: %s", database.path.parent, error)
+
+    def close(self) -> None:
+        for database in (*self._open.values(), *self._ended.values()):
+            database.close()

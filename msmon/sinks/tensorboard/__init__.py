@@ -1,0 +1,1 @@
+"""Windows as TensorBoard scalars: one run per host, rank and device."""

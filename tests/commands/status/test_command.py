@@ -1,0 +1,108 @@
+"""``msmon status`` and ``msmon version`` against a daemon that answers as told."""
+
+from __future__ import annotations
+
+import json
+
+from msmon.bus.messages import Reply, Selection
+
+DAEMON = {"version": "0.1.0", "host": "node1", "pid": 7, "protocol": "1.0"}
+ROW = {
+    "host": "node1",
+    "pid": 100,
+    "rank": 0,
+    "device": 0,
+    "framework": "torch",
+    "state": "idle",
+    "step": 12,
+    "last_seen_s": 0.5,
+}
+
+
+def test_a_row_per_process(run, daemon):
+    daemon.reply = Reply("ok", rows=[ROW, {**ROW, "pid": 101, "rank": 1}], daemon=DAEMON)
+    code, out, _ = run("status")
+    assert code == 0
+    assert out.splitlines()[0] == "msmon-daemon 0.1.0 on node1, pid 7"
+    assert out.count("torch") == 2
+
+
+def test_a_selected_process_is_shown_in_detail(run, daemon):
+    daemon.reply = Reply("ok", rows=[{**ROW, "library": "simulated"}], daemon=DAEMON)
+    out = run("status", "--rank", "0")[1]
+    assert "library" in out
+    assert daemon.requests[0].selection == Selection(ranks=[0])
+
+
+def test_an_unencrypted_daemon_is_shown_as_such(run, daemon):
+    daemon.reply = Reply("ok", rows=[ROW], daemon={**DAEMON, "insecure": True})
+    assert "NOT ENCRYPTED" in run("status")[1]
+
+
+def test_an_output_in_trouble_is_shown_and_the_others_on_request(run, daemon):
+    sinks = [
+        {"name": "jsonl", "written": {"Kernel": 12}, "drops": {}, "problem": ""},
+        {"name": "sqlite", "written": {}, "drops": {"disk": 5}, "problem": "disk full"},
+    ]
+    daemon.reply = Reply("ok", rows=[ROW], daemon={**DAEMON, "sinks": sinks})
+    out = run("status")[1]
+    assert "output sqlite: disk full" in out
+    assert "jsonl" not in out
+    assert "output jsonl: 12 records written, dropped nothing" in run("status", "-v")[1]
+
+
+def test_no_process_is_an_answer_unless_one_was_asked_for(run, daemon):
+    daemon.reply = Reply("none-registered", "no process has registered", "", daemon=DAEMON)
+    code, out, err = run("status")
+    assert (code, "no process has registered" in err) == (0, True)
+    assert "node1" in out
+    assert run("status", "--pid", "5")[0] == 1
+
+
+def test_a_wanted_rank_that_is_not_there_is_named(run, daemon):
+    daemon.reply = Reply("ok", "no rank 9 is known", rows=[ROW], daemon=DAEMON)
+    code, out, err = run("status", "--rank", "0,9")
+    assert (code, err) == (1, "msmon: no rank 9 is known\n")
+    assert "idle" in out
+    assert run("status", "--rank", "0,9", "--json")[0] == 1
+
+
+def test_json_is_the_whole_reply(run, daemon):
+    daemon.reply = Reply("ok", rows=[ROW], daemon=DAEMON)
+    code, out, _ = run("status", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "outcome": "ok",
+        "text": "",
+        "next_step": "",
+        "rows": [ROW],
+        "daemon": DAEMON,
+    }
+
+
+def test_watching_goes_on_until_ctrl_c(run, daemon, monkeypatch):
+    daemon.reply = Reply("ok", rows=[ROW], daemon=DAEMON)
+    looks = iter([None, KeyboardInterrupt()])
+
+    def sleep(_: float) -> None:
+        signal = next(looks)
+        if signal is not None:
+            raise signal
+
+    monkeypatch.setattr("msmon.commands.status.command.time.sleep", sleep)
+    code, out, _ = run("status", "--watch")
+    assert code == 130
+    assert out.count("FRAMEWORK") == 2
+
+
+def test_version_shows_both_sides(run, daemon):
+    daemon.reply = Reply("ok", daemon=DAEMON)
+    code, out, _ = run("version")
+    assert code == 0
+    assert out.splitlines() == [
+        "msmon   0.1.0 (protocol 1.0)",
+        "daemon  0.1.0 (protocol 1.0) on node1, pid 7",
+    ]
+    document = json.loads(run("version", "--json")[1])
+    assert document["client"]["version"] == "0.1.0"
+    assert document["daemon"] == DAEMON

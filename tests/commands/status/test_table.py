@@ -1,0 +1,154 @@
+"""The table of ``msmon status`` and the lines below it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, Group
+
+from msmon.commands.status.table import (
+    age_text,
+    details,
+    dropped_text,
+    format_ranks,
+    notes,
+    process_table,
+    settings_text,
+    short_count,
+)
+from msmon.sessions import MonitorSettings
+
+
+def row(rank: int, **changes):
+    return {
+        "host": "node-17.cluster.example.org",
+        "pid": 1_234_567 + rank,
+        "rank": rank,
+        "device": rank % 8,
+        "framework": "mindspore",
+        "job_id": "123_4",
+        "state": "monitoring",
+        "step": 123_456,
+        "step_age_s": 0.2,
+        "settings": MonitorSettings(filter="Kernel:MatMul").as_fields(),
+        "received": {"Kernel": 123_456_789, "Marker": 10},
+        "kept": {"Kernel": 1_234},
+        "drops": {},
+        "last_seen_s": 0.4,
+        **changes,
+    }
+
+
+def drawn(renderable, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (9_999, "9999"),
+        (10_000, "10.0k"),
+        (99_951, "100k"),
+        (999_499, "999k"),
+        (999_500, "1.00M"),
+        (123_456_789, "123M"),
+        (10**12, "1.00T"),
+        (10**19, "10000P"),
+    ],
+)
+def test_counts_are_short(number, text):
+    assert short_count(number) == text
+
+
+def test_an_unknown_number_of_drops_is_not_zero():
+    assert dropped_text({}) == "0"
+    assert dropped_text({"uplink": 3, "sink": 4}) == "7"
+    assert dropped_text({"mspti": None}) == "?"
+    assert dropped_text({"mspti": None, "uplink": 3}) == "3+"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (-1.0, "-"), (0.4, "0s"), (300, "5m"), (7200, "2h")]
+)
+def test_ages_are_short(seconds, text):
+    assert age_text(seconds) == text
+
+
+def test_the_table_fits_80_columns_and_keeps_all_but_the_host_name():
+    lines = drawn(process_table([row(0), row(1023)]))
+    assert all(len(line) <= 80 for line in lines)
+    assert len(lines) == 3
+    for text in ("1023", "1235590", "monitoring", "123456", "123M", "1234", "0s"):
+        assert text in lines[2]
+
+
+def test_rows_come_in_rank_order_and_jobs_get_a_column():
+    table = drawn(process_table([row(1), row(0), row(0, job_id="99")]), width=120)
+    assert [line.split()[:2] for line in table[1:]] == [["123_4", "0"], ["123_4", "1"], ["99", "0"]]
+
+
+def test_equal_settings_are_said_once():
+    lines = [line.plain for line in notes([row(0), row(1), row(2), row(7, settings={})])]
+    assert lines == ['ranks 0-2: --kind Kernel --filter "Kernel:MatMul"']
+
+
+def test_problems_are_shown_per_rank():
+    lines = [
+        line.plain
+        for line in notes(
+            [
+                row(0, settings={}, unavailable_kinds={"MemCpy": "needs LD_PRELOAD"}),
+                row(1, settings={}, stuck_in="msptiActivityEnable(Kernel)"),
+                row(2, settings={}, drops={"uplink": 12, "mspti": None}),
+            ]
+        )
+    ]
+    assert "MemCpy is not collected: needs LD_PRELOAD" in lines[0]
+    assert "stuck in msptiActivityEnable(Kernel)" in lines[1]
+    assert "dropped: uplink 12, mspti unknown" in lines[2]
+
+
+def test_a_stuck_process_says_so_in_its_row():
+    assert "stuck" in drawn(process_table([row(0, stuck_in="msptiActivityFlushAll")]))[1]
+
+
+def test_a_process_that_says_little_is_shown_with_dashes():
+    line = drawn(process_table([{"host": "h", "pid": 5, "rank": -1, "device": -1}]))[1]
+    assert line.split() == ["-", "h", "5", "-", "-", "?", "-", "0", "0", "0", "-"]
+
+
+def test_details_name_everything_in_force():
+    text = "\n".join(
+        drawn(Group(*details(row(3, files=["/data/out/a.db"], problem="no libmspti"))), 200)
+    )
+    for part in (
+        "rank 3",
+        '--filter "Kernel:MatMul"',
+        "Kernel 1234",
+        "/data/out/a.db",
+        "no libmspti",
+    ):
+        assert part in text
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal():
+    text = "\n".join(drawn(Group(*details(row(0, command="python \x1b[2J evil\n.py"))), 200))
+    assert "\x1b" not in text
+    assert "\\x1b[2J" in text
+
+
+def test_settings_are_written_as_the_options_that_ask_for_them():
+    settings = MonitorSettings(
+        kinds="Kernel,Communication", report_interval_s=0.5, log_file="/data/my out"
+    ).as_fields()
+    assert settings_text(settings) == (
+        '--kind Kernel,Communication --report-interval-s 0.5 --log-file "/data/my out"'
+    )
+
+
+def test_ranks_are_written_as_the_option_reads_them():
+    assert format_ranks([0, 1, 2, 3, 7, 9, 10]) == "0-3,7,9-10"

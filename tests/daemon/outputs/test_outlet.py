@@ -1,0 +1,246 @@
+"""Queues, retries and acknowledgements: an output that fails costs only what it must."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from msmon.daemon.outputs.outlet import Outlet
+from msmon.daemon.outputs.worker import Task
+from msmon.errors import SinkError
+from msmon.records.batch import Batch
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import SessionOutput, Sink
+from msmon.sinks.sqlite.sink import SqliteSink
+
+END = SessionEnd(9, "stop")
+
+
+class RecordingSink(Sink):
+    """Keeps what was committed; fails as told by ``failures`` (method → remaining times)."""
+
+    NAME = "recording"
+    HELP = "for tests"
+    WANTS_RECORDS = True
+    committed: list[Any]
+    failures: dict[str, int]
+    instance: RecordingSink
+    written_seq = 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.committed, self._taken, self.failures = [], [], {}
+        self.gate = threading.Event()
+        self.gate.set()
+        type(self).instance = self
+
+    def _may_fail(self, method: str) -> None:
+        self.gate.wait(10)
+        if self.failures.get(method, 0):
+            self.failures[method] -= 1
+            raise SinkError(f"{method} fails")
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        self._may_fail("open_session")
+        self._taken = []
+        return SessionOutput(("/file",), self.written_seq)
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        self._may_fail("write_records")
+        self._taken.append((seq, len(batch)))
+
+    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
+        self._taken.append(gap)
+
+    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
+        self._taken.append(end)
+
+    def commit(self) -> None:
+        self._may_fail("commit")
+        self.committed += self._taken
+        self._taken = []
+
+
+class Acknowledgements:
+    """Collects ``on_commit`` calls; ``wait(seq)`` returns once ``seq`` was acknowledged."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.last = 0
+
+    def __call__(self, session_id: str, seq: int) -> None:
+        with self._changed:
+            self.last = max(self.last, seq)
+            self._changed.notify_all()
+
+    def wait(self, seq: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.last >= seq, 10)
+
+
+@pytest.fixture
+def acknowledged() -> Acknowledgements:
+    return Acknowledgements()
+
+
+@pytest.fixture
+def outlet(acknowledged: Acknowledgements) -> Iterator[Outlet]:
+    outlet = Outlet(RecordingSink, {}, queue_bytes=100_000)
+    outlet.on_commit = acknowledged
+    yield outlet
+    RecordingSink.instance.gate.set()
+    outlet.close(5)
+
+
+def records_task(batch: Batch, seq: int, session_id: str = "session-0") -> Task:
+    payload = list(batch.to_frames())
+    size = sum(map(len, payload))
+    arguments = (int(batch.kind), payload)
+    return Task("write_records", session_id, seq, arguments, size, (batch.kind.name, len(batch)))
+
+
+def open_session(outlet: Outlet, session: SessionInfo) -> SessionOutput | Exception:
+    answers: list[SessionOutput | Exception] = []
+    answered = threading.Event()
+
+    def done(answer: SessionOutput | Exception) -> None:
+        answers.append(answer)
+        answered.set()
+
+    outlet.open_session(session, done)
+    assert answered.wait(10)
+    return answers[0]
+
+
+def test_batches_are_committed_and_acknowledged(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    assert open_session(outlet, session(tmp_path)) == SessionOutput(("/file",))
+    outlet.put(records_task(kernels(5), 2))
+    outlet.put(Task("close_session", "session-0", 3, (END,)))
+    acknowledged.wait(3)
+    assert RecordingSink.instance.committed == [(2, 5), END]
+    assert outlet.status()["written"] == {"Kernel": 5}
+    assert outlet.status()["queue_bytes"] == 0
+
+
+@pytest.mark.parametrize("method", ["write_records", "commit", "open_session"])
+def test_a_failing_output_is_tried_again_and_loses_nothing(
+    outlet: Outlet,
+    acknowledged: Acknowledgements,
+    kernels: Any,
+    session: Any,
+    tmp_path: Path,
+    method: str,
+) -> None:
+    RecordingSink.instance.failures = {method: 2}
+    answer = open_session(outlet, session(tmp_path))
+    assert isinstance(answer, SinkError if method == "open_session" else SessionOutput)
+    for seq in range(2, 6):
+        outlet.put(records_task(kernels(seq), seq))
+    acknowledged.wait(5)
+    assert RecordingSink.instance.committed == [(2, 2), (3, 3), (4, 4), (5, 5)]
+    assert outlet.status()["problem"] == ""
+    assert outlet.drops("session-0") == {}
+
+
+def test_a_full_queue_drops_counts_and_writes_a_gap(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    open_session(outlet, session(tmp_path))
+    RecordingSink.instance.gate.clear()
+    for seq in range(2, 12):
+        outlet.put(records_task(kernels(500), seq))
+    RecordingSink.instance.gate.set()
+    outlet.put(Task("close_session", "session-0", 12, (END,)))
+    acknowledged.wait(12)
+    written = [item for item in RecordingSink.instance.committed if isinstance(item, tuple)]
+    gaps = [item for item in RecordingSink.instance.committed if isinstance(item, Gap)]
+    dropped = outlet.drops("session-0")["sink"]
+    assert dropped is not None
+    assert dropped > 0
+    assert 500 * len(written) + dropped == 5000
+    assert {gap.stage for gap in gaps} == {"sink"}
+    assert sum((gap.records or {})["Kernel"] for gap in gaps) == dropped
+
+
+def test_a_session_that_was_given_up_and_comes_back_goes_on(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    RecordingSink.instance.failures = {"commit": 1}
+    open_session(outlet, session(tmp_path))
+    outlet.put(records_task(kernels(2), 2))
+    outlet.put(Task("close_session", "session-0", 2, (END,)))
+    open_session(outlet, session(tmp_path))
+    outlet.put(records_task(kernels(3), 3))
+    acknowledged.wait(3)
+    assert RecordingSink.instance.committed == [(2, 2), END, (3, 3)]
+
+
+def test_messages_lost_with_an_earlier_daemon_leave_a_gap(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    RecordingSink.instance.written_seq = 5
+    open_session(outlet, session(tmp_path))
+    for seq in (5, 6, 9):
+        outlet.put(records_task(kernels(seq), seq))
+    acknowledged.wait(9)
+    first, gap, last = RecordingSink.instance.committed
+    assert (first, last) == ((6, 6), (9, 9))
+    assert (gap.stage, gap.records) == ("sink", None)
+
+
+def test_frames_that_do_not_fit_cost_one_batch(
+    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    open_session(outlet, session(tmp_path))
+    damaged = Task("write_records", "session-0", 2, (2, [b"abc", b""]), 3, ("Kernel", 7))
+    outlet.put(damaged)
+    outlet.put(records_task(kernels(4), 3))
+    acknowledged.wait(3)
+    assert outlet.drops("session-0") == {"decode": 7}
+    gap, batch = RecordingSink.instance.committed
+    assert (gap.stage, batch) == ("decode", (3, 4))
+
+
+def test_what_can_not_be_written_by_the_end_is_counted(
+    outlet: Outlet, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    open_session(outlet, session(tmp_path))
+    RecordingSink.instance.failures = {"commit": 1000}
+    outlet.put(records_task(kernels(4), 2))
+    started = time.monotonic()
+    outlet.close(0.5)
+    assert time.monotonic() - started < 5
+    assert outlet.drops("session-0") == {"disk": 4}
+
+
+def test_a_sink_process_that_is_killed_is_replaced(
+    acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    outlet = Outlet(SqliteSink, {})
+    outlet.on_commit = acknowledged
+    opened = open_session(outlet, session(tmp_path))
+    assert isinstance(opened, SessionOutput)
+    outlet.put(records_task(kernels(100), 2))
+    acknowledged.wait(2)
+    (child,) = (
+        process
+        for process in psutil.Process().children()
+        if "msmon.daemon.outputs.process" in process.cmdline()
+    )
+    child.kill()
+    outlet.put(records_task(kernels(100), 3))
+    outlet.put(Task("close_session", "session-0", 4, (END,)))
+    acknowledged.wait(4)
+    outlet.close(5)
+    connection = sqlite3.connect(opened.files[0])
+    assert connection.execute("SELECT count(*) FROM TASK").fetchone() == (200,)
+    connection.close()

@@ -1,0 +1,155 @@
+"""Liveness and identity of processes, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
+from msmon.daemon.registry import ENDED, LIVE, LOST, Process, Registry
+from msmon.errors import CommandRefused
+from msmon.sessions import ProcessInfo
+
+LOST_AFTER_S = 8.0
+KEEP_GONE_S = 600.0
+
+OWN = Peer(Role.OPERATOR, "uid 0", "uid 0", 0, 5)
+OTHER = Peer(Role.USER, "uid 1000", "uid 1000", 1000, 6)
+REMOTE = Peer(Role.AGENT, "key node7", "public key")
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry(LOST_AFTER_S, KEEP_GONE_S)
+
+
+def info(pid: int = 11, start_time: int = 1, **fields) -> ProcessInfo:
+    return ProcessInfo(**{"host": "node", "pid": pid, "start_time": start_time, **fields})
+
+
+def check_until(registry: Registry, start_s: float, end_s: float) -> list[Process]:
+    """Check every second, as the daemon does; return what became lost."""
+    lost = []
+    for now_s in range(int(start_s), int(end_s) + 1):
+        lost += registry.expire(float(now_s))
+    return lost
+
+
+def test_silence_makes_a_process_lost_once(registry):
+    process = registry.register(info(), OWN, b"r", "1", 0.0)
+    assert check_until(registry, 0, 8) == []
+    assert check_until(registry, 9, 20) == [process]
+    assert process.life == LOST
+
+
+def test_a_process_that_speaks_again_is_live_again(registry):
+    process = registry.register(info(), OWN, b"r", "1", 0.0)
+    check_until(registry, 0, 20)
+    registry.heard(process, 21.0)
+    assert process.life == LIVE
+    assert registry.live() == [process]
+
+
+def test_an_ended_process_does_not_come_back_without_a_hello(registry):
+    process = registry.register(info(), OWN, b"r", "1", 0.0)
+    registry.goodbye(process, 1.0)
+    assert registry.of_route(b"r") is None
+    assert process.life == ENDED
+    assert registry.register(info(), OWN, b"r2", "1", 2.0) is process
+    assert process.life == LIVE
+
+
+def test_a_stop_of_the_daemon_itself_makes_nobody_lost(registry):
+    registry.register(info(), OWN, b"r", "1", 0.0)
+    check_until(registry, 0, 5)
+    assert registry.expire(25.0) == []
+    assert check_until(registry, 26, 28) == []
+
+
+def test_the_gone_stay_for_a_while_and_are_forgotten_then(registry):
+    registry.register(info(), OWN, b"r", "1", 0.0)
+    check_until(registry, 0, 300)
+    assert len(registry.all()) == 1
+    check_until(registry, 301, 700)
+    assert registry.all() == []
+    assert registry.of_route(b"r") is None
+
+
+def test_equal_pids_in_other_containers_or_lives_are_other_processes(registry):
+    for number, changed in enumerate(
+        (info(), info(container="c1"), info(start_time=2), info(host="node2"))
+    ):
+        registry.register(changed, OWN, b"%d" % number, "1", 0.0)
+    assert len(registry.live()) == 4
+
+
+def test_a_newer_connection_replaces_the_older(registry):
+    process = registry.register(info(), OWN, b"old", "1", 0.0)
+    assert registry.register(info(rank=3), OWN, b"new", "2", 1.0) is process
+    assert (process.route, process.version, process.info.rank) == (b"new", "2", 3)
+    assert registry.of_route(b"old") is None
+
+
+def test_a_connection_speaks_for_one_process_only(registry):
+    first = registry.register(info(11), OWN, b"r", "1", 0.0)
+    second = registry.register(info(12), OWN, b"r", "1", 1.0)
+    assert registry.of_route(b"r") is second
+    assert first.life == LOST
+
+
+def test_nobody_else_takes_the_identity_of_a_living_process(registry):
+    registry.register(info(), OWN, b"r", "1", 0.0)
+    with pytest.raises(CommandRefused, match="registered by uid 0"):
+        registry.register(info(), OTHER, b"thief", "1", 1.0)
+    check_until(registry, 0, 20)
+    assert registry.register(info(), OTHER, b"later", "1", 21.0).peer is OTHER
+
+
+def test_the_uid_is_the_kernels_where_there_is_one(registry):
+    local = registry.register(info(11, uid=0), OTHER, b"a", "1", 0.0)
+    remote = registry.register(info(12, uid=7), REMOTE, b"b", "1", 0.0)
+    assert (local.info.uid, remote.info.uid) == (1000, 7)
+
+
+def rank(number: int, launch: str = "a") -> ProcessInfo:
+    return ProcessInfo("host", 100 + number, 1, rank=number, launch=launch, local_world_size=2)
+
+
+def hello(registry: Registry, info: ProcessInfo, route: bytes, carrier: bool = False) -> None:
+    registry.register(info, OWN, route, "1", 0.0, carrier=carrier)
+
+
+def shown(processes) -> list[tuple[int, bool]]:
+    return [(process.info.rank, process.carrier) for process in processes]
+
+
+def test_a_carrier_stands_for_ranks_until_all_have_an_agent(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    assert shown(registry.all()) == shown(registry.for_traces()) == [(0, True)]
+    hello(registry, rank(1), b"1")
+    assert shown(registry.all()) == [(0, True), (1, False)]
+    assert shown(registry.for_traces()) == [(1, False)]
+    hello(registry, rank(0), b"0")
+    assert shown(registry.all()) == [(0, False), (1, False)]
+
+
+def test_agents_of_another_launch_do_not_count(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    hello(registry, rank(1, "b"), b"1")
+    assert (0, True) in shown(registry.for_traces())
+
+
+def test_a_carrier_that_leaves_is_forgotten(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    registry.goodbye(registry.all()[0], 1.0)
+    assert registry.all() == []
+
+
+def test_forgetting_a_former_process_leaves_its_connection_to_the_next(registry):
+    registry.register(info(pid=11), OWN, b"r", "1", 0.0)
+    process = registry.register(info(pid=12), OWN, b"r", "1", 1.0)
+    for now_s in range(2, int(KEEP_GONE_S) + 10):
+        registry.heard(process, float(now_s))
+        registry.expire(float(now_s))
+    assert registry.all() == [process]
+    assert registry.of_route(b"r") is process

@@ -1,0 +1,216 @@
+"""Duplicates, acknowledgements, lost sessions and their return, with outputs that remember."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from msmon.bus.messages import (
+    GapReport,
+    Records,
+    SessionClosed,
+    SessionNote,
+    SessionOpened,
+    Status,
+    WindowReport,
+)
+from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
+from msmon.daemon.registry import LIVE, LOST, Process
+from msmon.daemon.streams import Streams
+from msmon.errors import CommandRefused, SinkError
+from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
+
+OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
+USER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
+
+
+class RememberingOutputs:
+    """Keeps every call; opening fails where ``error`` is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.error: SinkError | None = None
+
+    def open_session(self, session, done) -> None:
+        if self.error is not None and session.settings.log_file:
+            raise self.error
+        self.calls.append(("open", session.session_id, session.settings.log_file))
+        done(("/out/file",))
+
+    def put_records(self, session_id, seq, kind, count, payload) -> None:
+        self.calls.append(("records", seq, kind, count))
+
+    def put_window(self, session_id, seq, header_fields, payload) -> None:
+        self.calls.append(("window", seq, header_fields))
+
+    def put_gap(self, session_id, seq, gap) -> None:
+        self.calls.append(("gap", seq, gap))
+
+    def put_note(self, session_id, seq, key, value) -> None:
+        self.calls.append(("note", seq, key, value))
+
+    def close_session(self, session_id, seq, end) -> None:
+        self.calls.append(("close", seq, end))
+
+    def names(self) -> list[str]:
+        return [call[0] for call in self.calls]
+
+
+class Setting:
+    """Streams over remembering outputs, with the acknowledgements that they sent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.outputs = RememberingOutputs()
+        self.acknowledged: list[int] = []
+        self.approvals = Approvals(directory)
+        self.streams = Streams(
+            self.outputs,
+            self.approvals,
+            lambda process, session_id, seq: self.acknowledged.append(seq),
+            lambda call: call(),
+            grace_s=10.0,
+            keep_closed_s=600.0,
+        )
+
+    def process(self, peer: Peer = OPERATOR, pid: int = 11) -> Process:
+        return Process(ProcessInfo("node", pid, 1), peer, b"r", "1", 0.0)
+
+    def take(self, process: Process, *messages) -> None:
+        for message in messages:
+            self.streams.take(process, message, ())
+
+
+@pytest.fixture
+def setting(tmp_path) -> Setting:
+    return Setting(tmp_path)
+
+
+def opened(**settings) -> SessionOpened:
+    return SessionOpened("s", 1, settings, 5)
+
+
+def window(seq: int) -> WindowReport:
+    return WindowReport("s", seq, 0, 1, 2, step=4, kept={"Kernel": 3})
+
+
+def test_everything_reaches_the_outputs_once_and_in_order(setting):
+    process = setting.process()
+    messages = [
+        opened(),
+        Records("s", 2, 2, 5),
+        window(3),
+        SessionNote("s", 4, "key", "value"),
+        GapReport("s", 5, Gap("uplink", 1, 2, {"Kernel": 1})),
+        SessionClosed("s", 6, SessionEnd(9, "stopped")),
+    ]
+    setting.take(process, *messages, *messages)
+    assert setting.outputs.names() == ["open", "records", "window", "note", "gap", "close"]
+    assert setting.outputs.calls[2][2] == {
+        "index": 0,
+        "start_ns": 1,
+        "end_ns": 2,
+        "step": 4,
+        "received": {},
+        "kept": {"Kernel": 3},
+        "untimed": {},
+        "overflow_names": 0,
+    }
+
+
+def test_a_long_note_comes_as_a_payload_frame(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.take(process, SessionNote("s", 2, "key", ""), ["a long \u00e9".encode()])
+    assert setting.outputs.calls[-1] == ("note", 2, "key", "a long \u00e9")
+
+
+def test_only_what_is_safe_is_acknowledged_and_duplicates_are_again(setting):
+    process = setting.process()
+    setting.take(process, opened(), window(2), window(3))
+    assert setting.acknowledged == [1]
+    setting.streams.committed("s", 2)
+    setting.streams.committed("s", 2)
+    assert setting.acknowledged == [1, 2]
+    setting.take(process, window(3))
+    assert setting.acknowledged == [1, 2, 2]
+
+
+def test_a_stream_of_an_earlier_daemon_goes_on_where_it_was(setting):
+    setting.take(setting.process(), opened(), window(57))
+    assert setting.outputs.names() == ["open", "window"]
+
+
+def test_a_session_that_was_not_opened_is_refused(setting):
+    with pytest.raises(CommandRefused, match="not opened"):
+        setting.take(setting.process(), window(2))
+
+
+def test_a_session_belongs_to_the_process_that_opened_it(setting):
+    setting.take(setting.process(), opened())
+    with pytest.raises(CommandRefused, match="another process"):
+        setting.take(setting.process(pid=12), window(2))
+    setting.take(setting.process(), window(2))  # the same process, known anew
+
+
+def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
+    process = setting.process()
+    process.status = Status("monitoring", session_id="s", counts=Counts({"Kernel": 7}))
+    setting.take(process, opened(), window(2))
+    process.life, process.gone_s = LOST, 100.0
+    setting.streams.expire(109.0)
+    assert "close" not in setting.outputs.names()
+    setting.streams.expire(111.0)
+    setting.streams.expire(112.0)
+    (close,) = (call for call in setting.outputs.calls if call[0] == "close")
+    assert (close[1], close[2].reason, close[2].counts) == (2, "lost", Counts({"Kernel": 7}))
+
+
+def test_a_lost_session_goes_on_when_its_process_is_back(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    process.life = LOST
+    setting.streams.expire(1_000.0)
+    process.life = LIVE
+    setting.take(process, window(2))
+    assert setting.outputs.names() == ["open", "close", "open", "window"]
+
+
+def test_an_export_that_a_users_agent_names_needs_an_approval(setting, tmp_path):
+    process = setting.process(USER)
+    setting.take(process, opened(log_file="/etc"))
+    assert setting.outputs.calls == [("open", "s", "")]
+    assert "not approved" in setting.streams.get("s").problem
+
+    setting.approvals.add(USER.credential, "/exports/mine")
+    restarted = Setting(tmp_path)
+    restarted.take(process, opened(log_file="/exports/mine"))
+    assert restarted.outputs.calls == [("open", "s", "/exports/mine")]
+
+
+def test_an_export_that_cannot_be_made_leaves_the_session_to_other_outputs(setting):
+    setting.outputs.error = SinkError("no such output")
+    setting.take(setting.process(), opened(log_file="/out"), window(2))
+    assert setting.outputs.names() == ["open", "window"]
+    assert setting.streams.get("s").problem == "no such output"
+
+
+def test_waiting_for_the_files_of_a_session(setting):
+    async def wait() -> tuple:
+        waiting = asyncio.ensure_future(setting.streams.opened("s", 5.0))
+        await asyncio.sleep(0)
+        setting.take(setting.process(), opened())
+        return await waiting, await setting.streams.opened("other", 0.01)
+
+    assert asyncio.run(wait()) == (("/out/file",), None)
+
+
+def test_a_process_has_a_limited_number_of_open_sessions(setting):
+    process = setting.process()
+    for number in range(8):
+        setting.take(process, SessionOpened(f"s{number}", 1, {}, 0))
+    with pytest.raises(CommandRefused, match="too many"):
+        setting.take(process, SessionOpened("s8", 1, {}, 0))

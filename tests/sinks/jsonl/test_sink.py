@@ -1,0 +1,354 @@
+"""JSON lines: content, rotation, continuation after a crash, limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
+from msmon.sessions import Gap, SessionEnd
+from msmon.sinks.base import CommitFailed
+from msmon.sinks.file_names import create_session_file
+from msmon.sinks.jsonl.files import STALE_AFTER_S
+from msmon.sinks.jsonl.limits import limits_in_force
+from msmon.sinks.jsonl.sink import JsonlSink
+from msmon.sinks.jsonl.text_columns import Texts, json_text, lines
+
+END = SessionEnd(1_790_000_100_000_000_000, "stop")
+
+
+def strict(text: str) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    parsed: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return parsed
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    paths = sorted(directory.glob("msmonitor_*.jsonl"))
+    return [strict(text) for path in paths for text in path.read_text().splitlines()]
+
+
+def write(sink: JsonlSink, session: Any, *batches: Batch) -> None:
+    sink.open_session(session)
+    for seq, batch in enumerate(batches, 2):
+        sink.write_records(session.session_id, seq, batch)
+    sink.close_session(session.session_id, len(batches) + 2, END)
+    sink.commit()
+    sink.forget_session(session.session_id)
+
+
+def test_kernel_lines_have_the_known_keys_in_alphabetical_order(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    batch = kernels(300)
+    write(JsonlSink(), session(tmp_path, export_type="Jsonl"), batch)
+    (path,) = tmp_path.iterdir()
+    first = path.read_text().splitlines()[0]
+    row = batch.records[0]
+    assert first == (
+        f'{{"correlationId":5,"deviceId":0,"endNs":{row["end_ns"]},"kind":"Kernel",'
+        f'"name":"{batch.text("name")[0]}","startNs":{row["start_ns"]},'
+        f'"streamId":{row["stream_id"]},"type":"{batch.text("type")[0]}"}}'
+    )
+    *kernel_lines, last = read(tmp_path)
+    assert [item["startNs"] for item in kernel_lines] == batch.records["start_ns"].tolist()
+    assert last == {"kind": "rank_device_map", "rank": 0, "device": [0]}
+
+
+def test_every_kind_has_lines(
+    tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    kinds = [kind for kind in ActivityKind if kind != ActivityKind.Marker]
+    write(JsonlSink(), session(tmp_path), *(batch(kind, [{}]) for kind in kinds))
+    found = read(tmp_path)[:-1]
+    assert [item["kind"] for item in found] == [kind.name for kind in kinds]
+    communication = next(item for item in found if item["kind"] == "Communication")
+    assert sorted(communication) == list(communication)
+    assert communication["dataType"] == "INT8"
+
+
+def test_values_that_json_lacks_and_unknown_types(
+    tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    write(
+        JsonlSink(),
+        session(tmp_path),
+        batch(ActivityKind.Hccl, [{"bandwidth_gb_per_s": math.nan}, {"bandwidth_gb_per_s": 2.5}]),
+        batch(ActivityKind.Communication, [{"data_type": 200, "count": 2**64 - 1}]),
+        batch(ActivityKind.Kernel, [{"name": 'q"\\\n\x01é', "type": "\udcff"}]),
+    )
+    not_finite, finite, communication, kernel, _ = read(tmp_path)
+    assert (not_finite["bandWidth"], finite["bandWidth"]) == (None, 2.5)
+    assert (communication["dataType"], communication["count"]) == ("INVALID_TYPE", 2**64 - 1)
+    assert (kernel["name"], kernel["type"]) == ('q"\\\n\x01é', "\\xff")
+
+
+def test_marker_lines_of_host_and_device(
+    tmp_path: Path, job_rank: Callable[..., Any], session: Callable[..., Any]
+) -> None:
+    write(JsonlSink(), session(tmp_path, rank=1), job_rank(1, 4, 0).step(3)[0])
+    host, *_, device, last = (item for item in read(tmp_path) if item["kind"] != "gap")
+    assert host["sourceKind"] == "Host"
+    assert (host["name"], host["domain"], host["processId"], host["threadId"]) == (
+        "step 3",
+        "default",
+        4001,
+        7,
+    )
+    assert (device["sourceKind"], device["deviceId"], device["streamId"]) == ("Device", 1, 3)
+    assert last["device"] == [1]
+
+
+def test_rotation_gives_full_files_with_unique_names(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    batch = kernels(1050)
+    write(JsonlSink(), session(tmp_path, jsonl_rotate_lines=100), batch)
+    paths = sorted(tmp_path.glob("*.jsonl"))
+    counts = [len(path.read_text().splitlines()) for path in paths]
+    assert counts == [100] * 10 + [51]
+    assert [item["correlationId"] for item in read(tmp_path)[:-1]] == list(range(5, 1055))
+    assert len(list(tmp_path.iterdir())) == len(paths)
+
+
+def test_clean_up_deletes_only_files_of_the_session(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    foreign = tmp_path / "msmonitor_4000_20200101000000000_0.jsonl"
+    foreign.write_text("{}\n")
+    sink = JsonlSink()
+    started = session(tmp_path, jsonl_rotate_lines=100, jsonl_rotate_files=2)
+    sink.open_session(started)
+    sink.write_records("session-0", 2, kernels(450))
+    for path in sorted(tmp_path.glob("*.jsonl"))[1:-1]:
+        path.unlink()  # somebody else tidies up too
+    sink.write_records("session-0", 3, kernels(450))
+    sink.close_session("session-0", 4, END)
+    sink.commit()
+    assert foreign.exists()
+    assert len(list(tmp_path.glob("*.jsonl"))) == 3
+
+
+def test_after_a_crash_nothing_is_torn_twice_or_lost(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    first, second = JsonlSink(), JsonlSink()
+    (path,) = first.open_session(session(tmp_path)).files
+    first.write_records("session-0", 2, kernels(10, seed=1))
+    first.commit()
+    first.write_records("session-0", 3, kernels(10, seed=2))
+    with open(path, "a") as torn:
+        torn.write('{"correlationId":')
+    first.close()
+    resumed = second.open_session(session(tmp_path))
+    assert resumed.written_seq == 2
+    assert resumed.files != (path,)
+    second.write_records("session-0", 3, kernels(10, seed=2))
+    second.close_session("session-0", 4, END)
+    second.commit()
+    second.forget_session("session-0")
+    expected = [*kernels(10, seed=1).records["start_ns"], *kernels(10, seed=2).records["start_ns"]]
+    assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
+    assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_an_end_that_the_daemon_forgot_in_a_crash_can_be_told_again(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    first, second = JsonlSink(), JsonlSink()
+    first.open_session(session(tmp_path))
+    first.write_records("session-0", 2, kernels(10))
+    first.close_session("session-0", 3, END)
+    first.commit()
+    before = read(tmp_path)
+    assert second.open_session(session(tmp_path)).written_seq == 3
+    second.close_session("session-0", 3, END)
+    second.commit()
+    second.forget_session("session-0")
+    assert read(tmp_path) == before
+    assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_a_lost_session_that_comes_back_goes_on_in_a_new_file(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    sink = JsonlSink()
+    sink.open_session(session(tmp_path))
+    sink.write_records("session-0", 2, kernels(10, seed=1))
+    sink.commit()
+    sink.close_session("session-0", 2, SessionEnd(END.end_ns, "lost"))
+    sink.commit()
+    assert sink.open_session(session(tmp_path)).written_seq == 2
+    sink.write_records("session-0", 3, kernels(10, seed=2))
+    sink.close_session("session-0", 4, END)
+    sink.commit()
+    sink.forget_session("session-0")
+    kinds = [item["kind"] for item in read(tmp_path)]
+    assert kinds == [*["Kernel"] * 10, "rank_device_map"] * 2
+    assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
+
+
+def test_a_clock_set_back_costs_no_time(tmp_path: Path, session: Callable[..., Any]) -> None:
+    day_later = create_session_file(session(tmp_path), "jsonl", now_ns=lambda: 10**18 + 10**14)
+    digits = day_later.name.split("_")[2]
+    path = create_session_file(session(tmp_path), "jsonl", digits, now_ns=lambda: 10**18)
+    assert int(path.name.split("_")[2]) == int(digits) + 1
+
+
+def test_a_write_that_fails_half_way_is_undone_and_repeated(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    sink = JsonlSink()
+    sink.open_session(session(tmp_path))
+    sink.write_records("session-0", 2, kernels(50, seed=1))
+    sink.commit()
+    sink.write_records("session-0", 3, kernels(10, seed=3))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard_limit))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            sink.write_records("session-0", 4, kernels(500, seed=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
+    with pytest.raises(CommitFailed):
+        sink.commit()  # for other sessions: of this one a part of a message is written
+    assert sink.open_session(session(tmp_path)).written_seq == 2
+    sink.write_records("session-0", 3, kernels(500, seed=2))
+    sink.close_session("session-0", 4, END)
+    sink.commit()
+    expected = [*kernels(50, seed=1).records["start_ns"], *kernels(500, seed=2).records["start_ns"]]
+    assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("x" * 100_000)
+    first, second = JsonlSink(), JsonlSink()
+    (path,) = first.open_session(session(tmp_path / "out")).files
+    first.write_records("session-0", 2, kernels(10))
+    first.commit()
+    first.close()
+    Path(path).unlink()
+    Path(path).symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        second.open_session(session(tmp_path / "out"))
+    assert precious.stat().st_size == 100_000
+
+
+def test_two_daemons_on_one_session_are_noticed(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    first, second = JsonlSink(), JsonlSink()
+    first.open_session(session(tmp_path))
+    second.open_session(session(tmp_path))
+    first.write_records("session-0", 2, kernels(10))
+    with pytest.raises(CommitFailed, match="another daemon"):
+        first.commit()
+    first.close()
+    second.close()
+
+
+def test_a_session_without_records_leaves_no_file(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    write(JsonlSink(), session(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_the_progress_of_sessions_that_never_came_back_is_removed(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    forgotten, recent = tmp_path / ".msmonitor_1_a.progress", tmp_path / ".msmonitor_2_b.progress"
+    for path in (forgotten, recent):
+        path.touch()
+    old_s = recent.stat().st_mtime - 1.5 * STALE_AFTER_S
+    os.utime(forgotten, (old_s, old_s))
+    write(JsonlSink(), session(tmp_path))
+    assert os.listdir(tmp_path) == [recent.name]
+
+
+def test_group_info_and_gaps(tmp_path: Path, session: Callable[..., Any]) -> None:
+    sink = JsonlSink()
+    sink.open_session(session(tmp_path))
+    sink.write_gap("session-0", 2, Gap("slots", 5, 9, None, "no free buffer"))
+    sink.write_note("session-0", 3, "parallel_group_info", '{"g":{"group_name":"dp"}}')
+    sink.close_session("session-0", 4, END)
+    sink.commit()
+    gap, info = read(tmp_path)
+    assert (gap["kind"], gap["stage"], gap["records"]) == ("gap", "slots", None)
+    assert info == {"kind": "parallel_group_info", "value": '{"g":{"group_name":"dp"}}'}
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "used"),
+    [
+        ("ROTATE_LOG_LINES", "99", 100),
+        ("ROTATE_LOG_LINES", "100", 100),
+        ("ROTATE_LOG_LINES", "500000", 500_000),
+        ("ROTATE_LOG_LINES", "500001", 500_000),
+        ("ROTATE_LOG_LINES", "abc", 10_000),
+        ("ROTATE_LOG_LINES", "", 10_000),
+        ("ROTATE_LOG_FILES", "-1", -1),
+        ("ROTATE_LOG_FILES", "0", -1),
+        ("ROTATE_LOG_FILES", "1", -1),
+        ("ROTATE_LOG_FILES", "2", 2),
+        ("BUFFER_CAPACITY", "8191", 524_288),
+        ("BUFFER_CAPACITY", "8192", 8192),
+        ("BUFFER_CAPACITY", "4096", 8192),
+        ("BUFFER_CAPACITY", "12345", 524_288),
+        ("BUFFER_CAPACITY", "2097152", 2_097_152),
+        ("BUFFER_CAPACITY", "4194304", 2_097_152),
+        ("BUFFER_CAPACITY", "-1", 524_288),
+        ("MAX_DUMP_INTERVAL", "999", 30_000),
+        ("MAX_DUMP_INTERVAL", "1000", 1000),
+    ],
+)
+def test_limits_from_the_environment(
+    variable: str, given: str, used: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = {
+        "ROTATE_LOG_LINES": "lines",
+        "ROTATE_LOG_FILES": "files",
+        "BUFFER_CAPACITY": "buffer_lines",
+        "MAX_DUMP_INTERVAL": "dump_interval_ms",
+    }
+    limits = limits_in_force({f"MSMONITOR_JSONL_{variable}": given})
+    assert limits[names[variable]] == used
+    changed = given not in ("", str(used))
+    assert len(caplog.records) == int(changed)
+    if changed:
+        assert given in caplog.text
+        assert str(used) in caplog.text
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.text(st.characters(codec="utf-8"), max_size=40)),
+        min_size=1,
+        max_size=50,
+    )
+)
+def test_lines_equal_those_of_the_json_module(rows: list[tuple[int, str]]) -> None:
+    numbers = np.array([number for number, _ in rows], np.uint64)
+    texts = Texts([json_text(text) for _, text in rows], np.arange(len(rows)))
+    made = lines([b'{"number":', numbers, b',"text":', texts, b"}\n"], len(rows))
+    expected = [
+        json.dumps({"number": number, "text": text}, ensure_ascii=False, separators=(",", ":"))
+        for number, text in rows
+    ]
+    assert made.decode() == "".join(f"{item}\n" for item in expected)

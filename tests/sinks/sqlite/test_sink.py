@@ -1,0 +1,350 @@
+"""The database of a session: rows, constants, continuation, two writers, full disks."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from msmon.errors import SinkError
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import CommitFailed
+from msmon.sinks.sqlite import session as sqlite_session
+from msmon.sinks.sqlite.sink import SqliteSink
+
+END = SessionEnd(1_790_000_100_000_000_000, "stop")
+MAX = 0xFFFFFFFF
+
+
+@pytest.fixture
+def sink() -> Iterator[SqliteSink]:
+    sink = SqliteSink()
+    yield sink
+    sink.close()
+
+
+def query(path: str | Path, sql: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def write(sink: SqliteSink, session: SessionInfo, *batches: Batch) -> str:
+    """Write batches as one finished session; return the file."""
+    (path,) = sink.open_session(session).files
+    for seq, batch in enumerate(batches, 2):
+        sink.write_records(session.session_id, seq, batch)
+    sink.close_session(session.session_id, len(batches) + 2, END)
+    sink.commit()
+    return path
+
+
+def test_kernels_fill_task_and_compute_task_info(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    batch = kernels(1000)
+    path = write(sink, session(tmp_path, rank=3), batch)
+    rows = query(
+        path,
+        "SELECT t.startNs, t.endNs, t.deviceId, t.connectionId, t.streamId, t.globalPid, n.value,"
+        " k.value FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId"
+        " JOIN STRING_IDS n ON n.id = c.name JOIN STRING_IDS k ON k.id = t.taskType"
+        " ORDER BY t.globalTaskId",
+    )
+    fields = ("start_ns", "end_ns", "device_id", "correlation_id", "stream_id")
+    expected = zip(
+        *(batch.records[field].tolist() for field in fields),
+        [4003] * 1000,
+        batch.text("name"),
+        batch.text("type"),
+    )
+    assert rows == list(expected)
+    assert Path(path).name.startswith("msmonitor_4003_")
+    assert Path(path).name.endswith("_3.db")
+
+
+def test_every_column_and_constant_of_a_communication_row(
+    sink: SqliteSink, tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    operation = {
+        "data_type": 4,
+        "count": 2**63 + 5,
+        "device_id": 1,
+        "start_ns": 10,
+        "end_ns": 30,
+        "alg_type": "RING",
+        "name": "hcom_allReduce_",
+        "comm_name": "group_name_0",
+        "correlation_id": 77,
+    }
+    path = write(sink, session(tmp_path), batch(ActivityKind.Communication, [operation]))
+    ((name, *numbers),) = query(
+        path,
+        "SELECT n.value, c.startNs, c.endNs, c.connectionId, opId, relay, retry, dataType, count,"
+        " deviceId FROM COMMUNICATION_OP c JOIN STRING_IDS n ON n.id = c.opName",
+    )
+    assert name == "hcom_allReduce__612_0_1"
+    assert numbers == [10, 30, 77, 0, 0, 0, 4, 2**63 + 5 - 2**64, 1]
+    assert query(path, "SELECT rankId, deviceId FROM RANK_DEVICE_MAP") == [(0, 1)]
+    assert query(path, "SELECT * FROM NPU_INFO") == [(1, "UNKNOWN")]
+    meta = dict(query(path, "SELECT name, value FROM META_DATA"))
+    assert meta["SCHEMA_VERSION"] == "1.2.0"
+    assert meta["msmon_session_end"] == "stop"
+
+
+def test_levels_of_one_call_do_not_double_it(
+    sink: SqliteSink, tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    call = {"start_ns": 1, "end_ns": 2, "process_id": 5, "thread_id": 6, "correlation_id": 9}
+    kinds = (
+        ActivityKind.API,
+        ActivityKind.NodeAPI,
+        ActivityKind.AclAPI,
+        ActivityKind.RuntimeAPI,
+    )
+    path = write(
+        sink,
+        session(tmp_path, kinds="API,NodeAPI,AclAPI,RuntimeAPI"),
+        *(batch(kind, [{**call, "name": kind.name}]) for kind in kinds),
+    )
+    rows = query(path, "SELECT type, connectionId, globalTid FROM CANN_API ORDER BY type")
+    thread = (5 << 32) | 6
+    assert rows == [
+        (5000, 9 + (5000 << 40), thread),
+        (10000, 9, thread),
+        (20000, 9 + (20000 << 40), thread),
+    ]
+    assert query(path, "SELECT connectionId FROM MSMON_NODE_API") == [(9,)]
+
+
+def test_ranges_give_events_tasks_and_step_times(
+    sink: SqliteSink, tmp_path: Path, job_rank: Callable[..., Any], session: Callable[..., Any]
+) -> None:
+    rank = job_rank(1, 4, 2)
+    path = write(sink, session(tmp_path, rank=1), rank.step(7)[0], rank.step(8)[0])
+    assert [step for (step,) in query(path, "SELECT id FROM STEP_TIME")] == [7, 8]
+    rows = query(
+        path,
+        "SELECT s.value, e.eventType, t.startNs - e.startNs FROM MSTX_EVENTS e"
+        " JOIN TASK t ON t.connectionId = e.connectionId JOIN STRING_IDS s ON s.id = e.message"
+        " ORDER BY e.startNs LIMIT 3",
+    )
+    assert rows == [("step 7", 2, 50_000), ("forward", 2, 50_000), ("backward", 2, 50_000)]
+
+
+def test_other_kinds_have_tables(
+    sink: SqliteSink, tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    device = {"start_ns": 1, "end_ns": 2, "device_id": 0, "stream_id": MAX}
+    path = write(
+        sink,
+        session(tmp_path),
+        batch(ActivityKind.MemCpy, [{**device, "copy_kind": 2, "size_bytes": 64, "is_async": 1}]),
+        batch(ActivityKind.MemSet, [{**device, "value": 3, "size_bytes": 32}]),
+        batch(ActivityKind.Memory, [{**device, "address": 2**64 - 1, "size_bytes": 16}]),
+        batch(ActivityKind.Hccl, [{**device, "bandwidth_gb_per_s": 1.5, "name": "send"}]),
+        batch(ActivityKind.ExternalCorrelation, [{"external_id": 4, "correlation_id": 5}]),
+    )
+    copy = "SELECT size, memcpyOperation, streamId FROM MEMCPY_INFO JOIN TASK USING (globalTaskId)"
+    assert query(path, copy) == [(64, 1, -1)]
+    assert query(path, "SELECT size, value FROM MSMON_MEMSET") == [(32, 3)]
+    assert query(path, "SELECT address, size FROM MSMON_MEMORY") == [(-1, 16)]
+    assert query(path, "SELECT bandwidth FROM MSMON_HCCL") == [(1.5,)]
+    assert query(path, "SELECT * FROM MSMON_EXTERNAL_CORRELATION") == [(0, 4, 5)]
+
+
+def test_record_tables_come_with_their_first_row_and_names_at_once(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    (path,) = sink.open_session(session(tmp_path)).files
+    tables = {name for (name,) in query(path, "SELECT name FROM sqlite_master")}
+    assert {"STRING_IDS", "META_DATA", "CONNECTION_IDS", "PYTORCH_API"} <= tables
+    assert not {"TASK", "COMMUNICATION_OP", "STEP_TIME"} & tables
+    sink.write_records("session-0", 2, kernels(10))
+    sink.commit()
+    unnamed = "SELECT count(*) FROM COMPUTE_TASK_INFO WHERE name NOT IN (SELECT id FROM STRING_IDS)"
+    assert query(path, unnamed) == [(0,)]
+
+
+def test_a_session_goes_on_in_its_file_where_it_was_committed(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    first, second = SqliteSink(), SqliteSink()
+    batches = [kernels(100, seed) for seed in range(3)]
+    opened = first.open_session(session(tmp_path))
+    first.write_records("session-0", 2, batches[0])
+    first.commit()
+    first.write_records("session-0", 3, batches[1])
+    first.close()  # as a crash: batch 3 was not committed
+    resumed = second.open_session(session(tmp_path))
+    assert (resumed.files, resumed.written_seq) == (opened.files, 2)
+    for seq, later in enumerate(batches[1:], 3):
+        second.write_records("session-0", seq, later)
+    second.commit()
+    second.close()
+    starts = [start for (start,) in query(opened.files[0], "SELECT startNs FROM TASK")]
+    assert starts == np.concatenate([item.records["start_ns"] for item in batches]).tolist()
+    ids = query(opened.files[0], "SELECT globalTaskId FROM TASK")
+    assert ids == [(number,) for number in range(300)]
+    repeated = "SELECT value FROM STRING_IDS GROUP BY id HAVING count(*) > 1"
+    assert query(opened.files[0], repeated) == []
+
+
+def test_a_file_that_can_not_be_read_now_is_not_replaced_by_a_second_one(
+    tmp_path: Path,
+    kernels: Callable[..., Batch],
+    session: Callable[..., SessionInfo],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(path: Path) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    first, second = SqliteSink(), SqliteSink()
+    (path,) = first.open_session(session(tmp_path)).files
+    first.write_records("session-0", 2, kernels(10))
+    first.commit()
+    first.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_session, "open_for_reading", fail)
+        with pytest.raises(SinkError, match="unable to open"):
+            second.open_session(session(tmp_path))
+    resumed = second.open_session(session(tmp_path))
+    assert (resumed.files, resumed.written_seq) == ((path,), 2)
+    second.close()
+
+
+def test_a_file_that_can_not_be_begun_is_removed_again(
+    tmp_path: Path, session: Callable[..., SessionInfo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> sqlite3.Connection:
+        raise SinkError("database or disk is full")
+
+    monkeypatch.setattr(sqlite_session, "open_for_writing", fail)
+    with pytest.raises(SinkError, match="full"):
+        SqliteSink().open_session(session(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_open_at_a_restart_is_completed_after_it(
+    tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    def marker(flag: int, time_ns: int, name: str) -> Batch:
+        row = {"flag": flag, "source_kind": SourceKind.HOST, "timestamp_ns": time_ns, "id": 1}
+        return batch(ActivityKind.Marker, [{**row, "name": name}])
+
+    first, second = SqliteSink(), SqliteSink()
+    (path,) = first.open_session(session(tmp_path)).files
+    first.write_records("session-0", 2, marker(MarkerFlag.START, 10, "step 5"))
+    first.commit()
+    first.close()
+    unpaired = "SELECT value FROM MSMON_STATE WHERE name = 'unpaired_markers'"
+    assert query(path, unpaired) == [(1,)]
+    second.open_session(session(tmp_path))
+    second.write_records("session-0", 3, marker(MarkerFlag.END, 90, ""))
+    second.commit()
+    second.close()
+    assert query(path, "SELECT id, startNs, endNs FROM STEP_TIME") == [(5, 10, 90)]
+    assert query(path, unpaired) == [(0,)]
+
+
+def test_two_daemons_on_one_file_are_noticed(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    first, second = SqliteSink(), SqliteSink()
+    first.open_session(session(tmp_path))
+    second.open_session(session(tmp_path))
+    second.write_records("session-0", 2, kernels(10))
+    second.commit()
+    first.write_records("session-0", 2, kernels(10))
+    with pytest.raises(CommitFailed, match="another daemon"):
+        first.commit()
+    first.close()
+    second.close()
+
+
+def test_a_reader_costs_nothing_and_a_writer_only_delays(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    (path,) = sink.open_session(session(tmp_path)).files
+    viewer = sqlite3.connect(path, isolation_level=None)
+    viewer.execute("BEGIN")
+    viewer.execute("SELECT count(*) FROM META_DATA").fetchall()
+    sink.write_records("session-0", 2, kernels(10))
+    sink.commit()
+    viewer.execute("COMMIT")
+    viewer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(SinkError, match="locked"):
+        sink.write_records("session-0", 3, kernels(10))
+    viewer.execute("COMMIT")
+    viewer.close()
+    assert sink.open_session(session(tmp_path)).written_seq == 2
+    sink.write_records("session-0", 3, kernels(10))
+    sink.commit()
+    assert query(path, "SELECT count(*) FROM TASK") == [(20,)]
+
+
+def test_a_full_disk_rolls_back_and_recovers(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    (path,) = sink.open_session(session(tmp_path)).files
+    connection = sink._open["session-0"]._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(SinkError, match="full"):
+        sink.write_records("session-0", 2, kernels(20_000))
+    assert sink.open_session(session(tmp_path)).written_seq == 0
+    sink.write_records("session-0", 2, kernels(20_000))
+    sink.commit()
+    assert query(path, "SELECT count(*) FROM TASK") == [(20_000,)]
+
+
+def test_a_commit_for_others_does_not_take_rolled_back_rows_for_written(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    (path,) = sink.open_session(session(tmp_path)).files
+    connection = sink._open["session-0"]._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+    sink.write_records("session-0", 2, kernels(100))
+    with pytest.raises(SinkError, match="full"):
+        sink.write_records("session-0", 3, kernels(20_000))
+    connection.execute(f"PRAGMA max_page_count = {1 << 30}")
+    with pytest.raises(CommitFailed):
+        sink.commit()
+    assert sink.open_session(session(tmp_path)).written_seq == 0
+    sink.write_records("session-0", 2, kernels(100))
+    sink.commit()
+    assert query(path, "SELECT count(*) FROM TASK") == [(100,)]
+
+
+def test_gaps_and_notes_are_in_the_file(
+    sink: SqliteSink, tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    (path,) = sink.open_session(session(tmp_path)).files
+    sink.write_gap("session-0", 2, Gap("slots", 5, 9, {"Kernel": 3}, "no free buffer"))
+    sink.write_gap("session-0", 3, Gap("mspti", 5, 9, None))
+    sink.write_note("session-0", 4, "parallel_group_info", '{"g":1}')
+    sink.commit()
+    assert query(path, "SELECT stage, kind, records FROM MSMON_GAPS") == [
+        ("slots", "Kernel", 3),
+        ("mspti", "", None),
+    ]
+    meta = dict(query(path, "SELECT name, value FROM META_DATA"))
+    assert meta["parallel_group_info"] == '{"g":1}'
+    assert meta["msmon_session_end"] == "unknown"
+
+
+def test_no_write_ahead_log_stays_after_the_end(
+    sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    path = write(sink, session(tmp_path), kernels(10))
+    assert os.listdir(tmp_path) == [Path(path).name]
