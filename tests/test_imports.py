@@ -18,10 +18,11 @@ import msmon
 
 ROOT = Path(msmon.__file__).parent
 
-DOMAIN = {"errors", "records", "settings", "sessions"}
+DOMAIN = {"errors", "logs", "records", "settings", "sessions"}
 
 ALLOWED_ROOMS = {
     "errors": set(),
+    "logs": set(),
     "records": {"errors"},
     "settings": {"errors", "records"},
     "sessions": {"errors", "records", "settings"},
@@ -46,7 +47,8 @@ MAX_FILES = 15
 """Modules in one folder: more than this is two rooms."""
 
 AGENT_PATH = (
-    *("errors", "records", "settings", "sessions", "ffi", "simulation", "recording"),
+    *("errors", "logs", "records", "settings", "sessions"),
+    *("ffi", "simulation", "recording"),
     *("formats", "monitor_api", "bus", "agent"),
 )
 """What lives inside the training process."""
@@ -58,7 +60,17 @@ AGENT_LIBRARIES = {
 }
 """Room of the agent's path → the libraries it may import when it is loaded."""
 
-HEAVY = {"ctypes", "msgpack", "numpy", "zmq", "click", "rich", "tensorboard", "xlsxwriter"}
+HEAVY = {
+    "ctypes",
+    "msgpack",
+    "numpy",
+    "zmq",
+    "click",
+    "psutil",
+    "rich",
+    "tensorboard",
+    "xlsxwriter",
+}
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,7 @@ def test_no_import_cycles() -> None:
 @pytest.mark.parametrize("module", [name for name in SOURCES if room_of(name) in AGENT_PATH])
 def test_agent_path_names_few_libraries(module: str) -> None:
     own_libraries = AGENT_LIBRARIES[room_of(module)]
-    installed = {"click", "msgpack", "numpy", "rich", "tensorboard", "xlsxwriter", "zmq", "yaml"}
+    installed = {"click", "msgpack", "numpy", "psutil", "rich", "tensorboard", "xlsxwriter", "zmq"}
     against = [
         f"{SOURCES[module]}:{item.line} imports {item.target}"
         for item in imports_of(module)

@@ -28,6 +28,7 @@ from msmon.daemon.runtime import LocalAccess
 from msmon.daemon.service import DaemonSettings, Surface, serve
 from msmon.daemon.timing import Timing
 from msmon.errors import BusError, MsmonError, UsageError
+from msmon.logs import OneLineFormatter, RateFilter
 from msmon.sinks.catalog import describe_sinks, parse_sink_option
 
 MAX_PORT = 65535
@@ -216,7 +217,8 @@ def _say_ready(line: str) -> None:
 
 def _log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(RateFilter())
+    handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("msmon")
     logger.addHandler(handler)
     logger.setLevel(level.upper())
