@@ -20,11 +20,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from msmon.ffi.decode import decode
-from msmon.records.batch import DTYPES, FIELDS, TEXT_FIELDS
 from msmon.records.durations import MEMSET_NAME
 from msmon.records.filtering import RecordFilter
 from msmon.records.filters import Filter
-from msmon.records.kinds import API_KINDS, ActivityKind, MemcpyKind, MemoryOperation
+from msmon.records.kinds import ActivityKind, MemcpyKind, MemoryOperation
+from msmon.records.layout import API_KINDS, DTYPES, LAYOUTS, TEXT_FIELDS
 from msmon.records.statistics import WindowStatistics, operator_rows
 
 VALID_BYTES = 8 * 1024 * 1024 * 8 // 10
@@ -139,7 +139,7 @@ def by_columns(buffers: list[np.ndarray], filter_text: str) -> dict:
 def structure_of(kind: ActivityKind) -> type[ctypes.Structure]:
     fields = [
         (name, ctypes.c_char_p if name in TEXT_FIELDS[kind] else CTYPES[code])
-        for name, code in FIELDS[kind]
+        for name, code in LAYOUTS[kind].c_fields
     ]
     return type(kind.name, (ctypes.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": fields})
 

@@ -13,7 +13,6 @@ real codec and CURVE, but do nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -50,8 +49,9 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.errors import BusError
-from msmon.records.batch import DTYPES, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES
 from msmon.records.statistics import WindowStatistics
 from msmon.records.windows import Window
 from msmon.sessions import Counts, ProcessInfo, SessionEnd
@@ -130,12 +130,7 @@ class LightAgent:
     def send_window(self, window: Window, payload: list[bytes]) -> None:
         """Send a window of the running session."""
         self.seq += 1
-        plain = dataclasses.asdict(
-            dataclasses.replace(window, operators=None, buckets=None, names=())
-        )
-        for name in ("operators", "buckets", "names"):
-            del plain[name]
-        plain["index"] = self.windows
+        plain = {**window.header_fields(), "index": self.windows}
         self.windows += 1
         self._send(WindowReport(self.session_id, self.seq, **plain), payload=payload)
 

@@ -38,8 +38,8 @@ from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
 from msmon.bus.messages import Answer
-from msmon.records.batch import FIELDS
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import LAYOUTS
 
 BUILD_LIBRARY = Path(__file__).resolve().parent.parent / "tests" / "native" / "build.py"
 
@@ -140,7 +140,7 @@ def kernel_structure() -> type[ctypes.Structure]:
     types = {"<u4": ctypes.c_uint32, "<u8": ctypes.c_uint64}
     fields = [
         (name, ctypes.c_char_p if name in ("name", "type") else types[code])
-        for name, code in FIELDS[ActivityKind.Kernel]
+        for name, code in LAYOUTS[ActivityKind.Kernel].c_fields
     ]
     layout = {"_pack_": 1, "_layout_": "ms", "_fields_": fields}
     return type("Kernel", (ctypes.Structure,), layout)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from msmon.records.windows import WindowHeader
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
@@ -227,20 +228,18 @@ class Records(Message):
 
 
 @dataclass(frozen=True)
-class WindowReport(Message):
-    """A→D. One window. Payload frames: those of ``Window.to_frames``."""
+class InStream(Message):
+    """Base of a message whose other fields come from elsewhere: its place in the stream."""
 
-    TYPE = "window"
     session_id: str
     seq: int
-    index: int
-    start_ns: int
-    end_ns: int
-    step: int = -1
-    received: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
-    untimed: dict[str, int] = field(default_factory=dict)
-    overflow_names: int = 0
+
+
+@dataclass(frozen=True)
+class WindowReport(WindowHeader, InStream):
+    """A→D. One window: its place, then its header. Payload frames: ``Window.to_frames``."""
+
+    TYPE = "window"
 
 
 @dataclass(frozen=True)

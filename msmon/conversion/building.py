@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from msmon.records.batch import DTYPES, FIELDS, TEXT_FIELDS, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, LAYOUTS, TEXT_FIELDS
 
 RECORDS_PER_BATCH = 16_384
 
@@ -26,7 +27,7 @@ class BatchBuilder:
     def __init__(self, kind: ActivityKind, give: Callable[[Batch], None]) -> None:
         self.kind = kind
         self.skipped = 0
-        self.fields = tuple(name for name, _ in FIELDS[kind] if name != "kind")
+        self.fields = tuple(field.name for field in LAYOUTS[kind].fields)
         self._give = give
         self._rows: list[Sequence[Any]] = []
 

@@ -12,8 +12,9 @@ from typing import Any
 from msmon.conversion.building import VALUE_ERRORS, BatchBuilder
 from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
 from msmon.conversion.source import Source
-from msmon.records.batch import FIELDS, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind, CommunicationDataType
+from msmon.records.layout import LAYOUTS
 from msmon.sessions import UNKNOWN_RANK, Gap
 from msmon.sinks.jsonl.lines import LINE_SHAPES
 
@@ -22,26 +23,12 @@ MAX_LINE_BYTES = 16 << 20
 
 _CHUNK_BYTES = 4 << 20
 
-_OTHER_KEYS = {
-    "name": "name",
-    "type": "type",
-    "comm_name": "commName",
-    "alg_type": "algType",
-    "data_type": "dataType",
-    "bandwidth_gb_per_s": "bandWidth",
-}
-"""Field → key, for the values that a line does not hold as plain integers."""
-
 _DATA_TYPES = {item.name: item.value for item in CommunicationDataType}
 
 
 def keys_of(kind: ActivityKind) -> tuple[str, ...]:
     """Return the key of each field of a kind, in the order of the record's fields."""
-    plain = {
-        source: key for key, source in LINE_SHAPES[kind].values.items() if isinstance(source, str)
-    }
-    fields = [name for name, _ in FIELDS[kind] if name != "kind"]
-    return tuple(plain.get(field) or _OTHER_KEYS[field] for field in fields)
+    return tuple(field.json_key for field in LAYOUTS[kind].fields)
 
 
 class JsonlSource(Source):

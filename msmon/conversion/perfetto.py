@@ -18,7 +18,8 @@ from typing import Any
 
 from msmon.conversion.tracks import ProcessTracks, SeenIds, Track, numbering
 from msmon.records.batch import Batch, Column, printable
-from msmon.records.kinds import API_KINDS, ActivityKind, MemcpyKind, SourceKind
+from msmon.records.kinds import ActivityKind, MemcpyKind, SourceKind
+from msmon.records.layout import API_KINDS, LAYOUTS
 from msmon.records.markers import MarkerEvents
 from msmon.sessions import ProcessInfo
 
@@ -153,7 +154,7 @@ class TraceProcess:
 
     def _write_others(self, batch: Batch) -> None:
         """Draw communication and memory activity, each on a track beside the kernels."""
-        name_of, arguments = _NAMES[batch.kind], _ARGUMENTS[batch.kind]
+        name_of, arguments = _NAMES[batch.kind], LAYOUTS[batch.kind].details
         columns = batch.to_numpy()
         fields = tuple(columns)
         what = _TRACK_NAMES[batch.kind]
@@ -227,15 +228,6 @@ _NAMES: dict[ActivityKind, Callable[[dict[str, Any]], str]] = {
     ActivityKind.MemSet: lambda record: "MemSet",
     ActivityKind.MemCpy: _copy_name,
 }
-_ARGUMENTS: dict[ActivityKind, tuple[str, ...]] = {
-    ActivityKind.Communication: (
-        "comm_name", "alg_type", "data_type", "count", "correlation_id",
-    ),
-    ActivityKind.Hccl: ("comm_name", "bandwidth_gb_per_s"),
-    ActivityKind.Memory: ("address", "size_bytes", "process_id", "correlation_id"),
-    ActivityKind.MemSet: ("value", "size_bytes", "is_async", "correlation_id"),
-    ActivityKind.MemCpy: ("size_bytes", "is_async", "correlation_id"),
-}  # fmt: skip
 _TRACK_NAMES = {
     ActivityKind.Communication: "communication",
     ActivityKind.Hccl: "HCCL",

@@ -164,9 +164,8 @@ class Streams:
         if isinstance(message, Records):
             self._hand_over_records(message, payload)
         elif isinstance(message, WindowReport):
-            plain = dataclasses.asdict(message)
-            del plain["session_id"], plain["seq"]
-            self._outputs.put_window(message.session_id, message.seq, plain, payload)
+            header = message.header_fields()
+            self._outputs.put_window(message.session_id, message.seq, header, payload)
         elif isinstance(message, GapReport):
             self._outputs.put_gap(message.session_id, message.seq, message.gap)
         elif isinstance(message, SessionNote):

@@ -13,8 +13,9 @@ import numpy as np
 
 from msmon.ffi import walk
 from msmon.ffi.texts import TextIds, TextReader
-from msmon.records.batch import TEXT_FIELDS, Batch, Column
+from msmon.records.batch import Batch, Column
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import TEXT_FIELDS
 
 _CHUNK_RECORDS = 8_192
 """Records handled at once, so that they and the temporaries stay in the processor's cache."""

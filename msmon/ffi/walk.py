@@ -19,8 +19,9 @@ import numpy as np
 from msmon.errors import NativeCodeUnavailable
 from msmon.ffi import machine_code
 from msmon.ffi.executable import map_code
-from msmon.records.batch import DTYPES, RECORD_ALIGNMENT_BYTES, Column
+from msmon.records.batch import Column
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, RECORD_ALIGNMENT_BYTES
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

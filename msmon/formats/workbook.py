@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from msmon.errors import SinkError
-from msmon.formats.sheets import BATCH_SHEETS, MARKER_SHEET, Microseconds, SheetColumn
+from msmon.formats.sheets import Microseconds, SheetColumn, sheet_columns
 from msmon.records.batch import Batch, Column
 from msmon.records.kinds import ActivityKind
 from msmon.records.markers import MarkerEvents
@@ -127,8 +127,9 @@ class WorkbookWriter:
 
     def _sheet(self, kind: ActivityKind) -> _Sheet:
         if kind not in self._sheets:
-            columns = MARKER_SHEET if kind is ActivityKind.Marker else BATCH_SHEETS[kind]
-            self._sheets[kind] = _Sheet(kind.name, columns, self._cells, self._rows_per_sheet)
+            self._sheets[kind] = _Sheet(
+                kind.name, sheet_columns(kind), self._cells, self._rows_per_sheet
+            )
         return self._sheets[kind]
 
 

@@ -1,176 +1,72 @@
 """One object per activity record, for code that wants records instead of columns.
 
-Attributes and the order of ``to_tuple()`` are those that msMonitor documents for API,
-Kernel, Communication and Marker; the other kinds follow the same manner. ``startNs`` and
-``endNs`` are ns; ``to_tuple()`` gives them in µs as floats, which hold a quarter of
-a microsecond at wall-clock values.
+The classes are made from :mod:`msmon.records.layout`. Attributes and the order of ``to_tuple()``
+are those that msMonitor documents for API, Kernel, Communication and Marker; the other kinds
+follow the same manner. ``startNs`` and ``endNs`` are ns; ``to_tuple()`` gives them in µs as
+floats, which hold a quarter of a microsecond at wall-clock values.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Union
 
 import numpy as np
 
 from msmon.records.batch import Batch, Column, printable
-from msmon.records.kinds import (
-    API_KINDS,
-    ActivityKind,
-    CommunicationDataType,
-    MemcpyKind,
-    MemoryKind,
-    MemoryOperation,
-    SourceKind,
-)
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import API_KINDS, LAYOUTS, MARKER_EVENT, Field, Layout
 from msmon.records.markers import MarkerEvents
 
 Table = Union[Batch, MarkerEvents]
 
+_UNKNOWN = "UNKNOWN"
+"""Name of a number that the header does not define, where it names no such number itself."""
 
-@dataclass
+
+@dataclasses.dataclass
 class Activity:
     """Base of all record objects."""
 
     def to_tuple(self) -> tuple[Any, ...]:
         """Return all attributes in order, start and end in µs."""
+        values = ((item.name, getattr(self, item.name)) for item in dataclasses.fields(self))
         return tuple(
-            value / 1000 if name in ("startNs", "endNs") else value
-            for name, value in ((item.name, getattr(self, item.name)) for item in _fields(self))
+            value / 1000 if name in ("startNs", "endNs") else value for name, value in values
         )
 
 
-def _fields(activity: Activity) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(activity)
+def _default(field: Field) -> Any:
+    """Return the value that an attribute has in an object made without arguments."""
+    if field.is_text or field.names:
+        return ""
+    if field.is_switch:
+        return False
+    return np.dtype(field.type).type(0).item()
 
 
-@dataclass
-class API(Activity):
-    """A host call: kinds API, AclAPI, NodeAPI and RuntimeAPI."""
-
-    name: str = ""
-    startNs: int = 0
-    endNs: int = 0
-    pid: int = 0
-    tid: int = 0
-    correlationId: int = 0
-
-
-@dataclass
-class Kernel(Activity):
-    """A kernel on a device's stream."""
-
-    name: str = ""
-    startNs: int = 0
-    endNs: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-    correlationId: int = 0
-    type: str = ""
+def _class(name: str, layout: Layout) -> type[Activity]:
+    attributes = [
+        (field.attribute, type(_default(field)), dataclasses.field(default=_default(field)))
+        for field in layout.shown_fields
+    ]
+    made = dataclasses.make_dataclass(
+        name, attributes, bases=(Activity,), namespace={"__doc__": layout.summary}
+    )
+    made.__module__ = __name__  # so that objects can be pickled
+    return made
 
 
-@dataclass
-class Communication(Activity):
-    """A collective operator on a device's stream; ``dataType`` is a name such as "FP16"."""
-
-    name: str = ""
-    startNs: int = 0
-    endNs: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-    count: int = 0
-    dataType: str = ""
-    commName: str = ""
-    algType: str = ""
-    correlationId: int = 0
-
-
-@dataclass
-class Marker(Activity):
-    """A finished range, or a mark (start equals end). ``sourceKind``: "Host" or "Device".
-
-    Device and stream of a host marker, pid and tid of a device marker are 0.
-    """
-
-    name: str = ""
-    sourceKind: str = ""
-    domain: str = ""
-    id: int = 0
-    startNs: int = 0
-    endNs: int = 0
-    pid: int = 0
-    tid: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-
-
-@dataclass
-class Hccl(Activity):
-    """A collective as the older Hccl kind reports it; ``bandwidth`` in GB/s."""
-
-    name: str = ""
-    startNs: int = 0
-    endNs: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-    bandwidth: float = 0.0
-    commName: str = ""
-
-
-@dataclass
-class Memory(Activity):
-    """A memory allocation or release; sizes in bytes."""
-
-    operation: str = ""
-    memoryKind: str = ""
-    address: int = 0
-    size: int = 0
-    startNs: int = 0
-    endNs: int = 0
-    pid: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-    correlationId: int = 0
-
-
-@dataclass
-class MemSet(Activity):
-    """A memory fill; ``size`` in bytes."""
-
-    value: int = 0
-    size: int = 0
-    startNs: int = 0
-    endNs: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-    correlationId: int = 0
-    isAsync: bool = False
-
-
-@dataclass
-class MemCpy(Activity):
-    """A copy; ``size`` in bytes, ``copyKind`` such as "HTOD"."""
-
-    copyKind: str = ""
-    size: int = 0
-    startNs: int = 0
-    endNs: int = 0
-    deviceId: int = 0
-    streamId: int = 0
-    correlationId: int = 0
-    isAsync: bool = False
-
-
-@dataclass
-class ExternalCorrelation(Activity):
-    """Ties a correlation id to an id that the program pushed."""
-
-    externalKind: int = 0
-    externalId: int = 0
-    correlationId: int = 0
-
+API = _class("API", LAYOUTS[ActivityKind.API])
+Kernel = _class("Kernel", LAYOUTS[ActivityKind.Kernel])
+Communication = _class("Communication", LAYOUTS[ActivityKind.Communication])
+Marker = _class("Marker", MARKER_EVENT)
+Hccl = _class("Hccl", LAYOUTS[ActivityKind.Hccl])
+Memory = _class("Memory", LAYOUTS[ActivityKind.Memory])
+MemSet = _class("MemSet", LAYOUTS[ActivityKind.MemSet])
+MemCpy = _class("MemCpy", LAYOUTS[ActivityKind.MemCpy])
+ExternalCorrelation = _class("ExternalCorrelation", LAYOUTS[ActivityKind.ExternalCorrelation])
 
 CLASSES: dict[ActivityKind, type[Activity]] = {
     **dict.fromkeys(sorted(API_KINDS), API),
@@ -185,73 +81,28 @@ CLASSES: dict[ActivityKind, type[Activity]] = {
 }
 """Class of the record objects of each kind."""
 
-_FIELD_OF = {
-    "startNs": "start_ns",
-    "endNs": "end_ns",
-    "pid": "process_id",
-    "tid": "thread_id",
-    "deviceId": "device_id",
-    "streamId": "stream_id",
-    "correlationId": "correlation_id",
-    "dataType": "data_type",
-    "commName": "comm_name",
-    "algType": "alg_type",
-    "sourceKind": "source_kind",
-    "bandwidth": "bandwidth_gb_per_s",
-    "size": "size_bytes",
-    "memoryKind": "memory_kind",
-    "copyKind": "copy_kind",
-    "isAsync": "is_async",
-    "externalKind": "external_kind",
-    "externalId": "external_id",
-}
-"""Attribute → column, where the names differ."""
-
-
-def _named(enumeration: Any, unknown: str) -> Callable[[Column], list[Any]]:
-    names = {item.value: item.name for item in enumeration}
-    return lambda column: [names.get(value, unknown) for value in column.tolist()]
-
-
-_CONVERSIONS: dict[str, Callable[[Column], list[Any]]] = {
-    "dataType": _named(CommunicationDataType, CommunicationDataType.INVALID_TYPE.name),
-    "operation": _named(MemoryOperation, "UNKNOWN"),
-    "memoryKind": _named(MemoryKind, MemoryKind.UNKNOWN.name),
-    "copyKind": _named(MemcpyKind, MemcpyKind.UNKNOWN.name),
-    "sourceKind": lambda column: np.where(column == SourceKind.DEVICE, "Device", "Host").tolist(),
-    "isAsync": lambda column: (column != 0).tolist(),
-}
-
-_TEXTS = frozenset({"name", "type", "comm_name", "alg_type", "domain"})
-_SIDES = {
-    "pid": SourceKind.HOST,
-    "tid": SourceKind.HOST,
-    "deviceId": SourceKind.DEVICE,
-    "streamId": SourceKind.DEVICE,
-}
-"""Attributes of a marker that only one side has."""
-
 
 def activities(table: Table, first: int, last: int) -> Iterator[Any]:
     """Make the objects of records ``first`` to ``last`` (exclusive) of a table."""
-    marker = isinstance(table, MarkerEvents)
-    kind = ActivityKind.Marker if isinstance(table, MarkerEvents) else table.kind
-    records = table.events if isinstance(table, MarkerEvents) else table.records
+    if isinstance(table, MarkerEvents):
+        make, layout, records = Marker, MARKER_EVENT, table.events
+    else:
+        make, layout, records = CLASSES[table.kind], LAYOUTS[table.kind], table.records
     part = records[first:last]
-    make = CLASSES[kind]
-    names = [item.name for item in dataclasses.fields(make)]
-    columns = [_values(part, table.strings, name, marker) for name in names]
+    columns = [_values(part, table.strings, field) for field in layout.shown_fields]
     return (make(*values) for values in zip(*columns))
 
 
-def _values(records: Column, strings: tuple[str, ...], attribute: str, marker: bool) -> list[Any]:
-    field = _FIELD_OF.get(attribute, attribute)
-    column = records[field]
-    if attribute in _CONVERSIONS:
-        return _CONVERSIONS[attribute](column)
-    if field in _TEXTS:
+def _values(records: Column, strings: tuple[str, ...], field: Field) -> list[Any]:
+    column = records[field.name]
+    if field.is_text:
         return [printable(strings[number]) for number in column.tolist()]
-    if marker and attribute in _SIDES:
-        column = np.where(records["source_kind"] == _SIDES[attribute], column, 0)
+    if field.names:
+        unknown = field.unassigned or _UNKNOWN
+        return [field.names.get(number, unknown) for number in column.tolist()]
+    if field.is_switch:
+        column = column != 0
+    if field.side is not None:
+        column = np.where(records["source_kind"] == field.side, column, 0)
     values: list[Any] = column.tolist()
     return values

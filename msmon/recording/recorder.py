@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from msmon.errors import CommandRefused, LibraryUnavailable, MsptiError
 from msmon.ffi.decode import decode
 from msmon.ffi.walk import split
-from msmon.records.batch import DTYPES, FIELDS, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, LAYOUTS
 from msmon.sessions import Drops
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ class Recorder:
             self._arena.release(buffer)
 
     def _without_early(self, batch: Batch) -> Batch:
-        end_field = _END_FIELD[batch.kind]
+        end_field = LAYOUTS[batch.kind].end_field
         if not end_field or time.monotonic() > self._early_until_s:
             return batch
         end_ns = batch.records[end_field]
@@ -352,11 +353,3 @@ class Recorder:
             self._call(text, function, *arguments)
         except CALL_ERRORS as error:
             self.problems.append(str(error))
-
-
-def _end_field(kind: ActivityKind) -> str:
-    names = [name for name, _ in FIELDS[kind]]
-    return next((name for name in ("end_ns", "timestamp_ns") if name in names), "")
-
-
-_END_FIELD = {kind: _end_field(kind) for kind in ActivityKind}

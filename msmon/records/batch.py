@@ -1,159 +1,23 @@
-"""Activity records as columns: one table from which every packed dtype derives.
+"""Activity records as columns.
 
-``FIELDS`` restates the structs of ``mspti_activity.h``; numpy adds the offsets.
-A :class:`Batch` is what travels from a decoded buffer to the outputs: records of
-one kind whose text columns hold ids into the batch's own strings.
+A :class:`Batch` is what travels from a decoded buffer to the outputs: records of one kind, whose
+text columns hold ids into the batch's own strings. :mod:`msmon.records.layout` has the columns.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from msmon.records.kinds import API_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, TEXT_FIELDS
 from msmon.records.tables import arrow_table, numpy_columns
 
 Column = np.ndarray[Any, np.dtype[Any]]
 """An array of one field or of whole records, shape (n,)."""
-
-TEXT = "<u8"
-"""Type of a ``char*`` in a buffer, and of the string id that replaces it in a batch."""
-
-_API_FIELDS = (
-    ("kind", "<u4"),
-    ("start_ns", "<u8"),
-    ("end_ns", "<u8"),
-    ("process_id", "<u4"),
-    ("thread_id", "<u4"),
-    ("correlation_id", "<u8"),
-    ("name", TEXT),
-)
-_TRANSFER_TAIL = (
-    ("size_bytes", "<u8"),
-    ("start_ns", "<u8"),
-    ("end_ns", "<u8"),
-    ("device_id", "<u4"),
-    ("stream_id", "<u4"),
-    ("correlation_id", "<u8"),
-    ("is_async", "u1"),
-)
-
-FIELDS: dict[ActivityKind, tuple[tuple[str, str], ...]] = {
-    # msptiActivityMarker; object_id is a union: process/thread for HOST, device/stream for DEVICE
-    ActivityKind.Marker: (
-        ("kind", "<u4"),
-        ("flag", "<u4"),
-        ("source_kind", "<u4"),
-        ("timestamp_ns", "<u8"),
-        ("id", "<u8"),
-        ("process_or_device_id", "<u4"),
-        ("thread_or_stream_id", "<u4"),
-        ("name", TEXT),
-        ("domain", TEXT),
-    ),
-    # msptiActivityKernel
-    ActivityKind.Kernel: (
-        ("kind", "<u4"),
-        ("start_ns", "<u8"),
-        ("end_ns", "<u8"),
-        ("device_id", "<u4"),
-        ("stream_id", "<u4"),
-        ("correlation_id", "<u8"),
-        ("type", TEXT),
-        ("name", TEXT),
-    ),
-    # msptiActivityApi, four kinds
-    **dict.fromkeys(sorted(API_KINDS), _API_FIELDS),
-    # msptiActivityHccl
-    ActivityKind.Hccl: (
-        ("kind", "<u4"),
-        ("start_ns", "<u8"),
-        ("end_ns", "<u8"),
-        ("device_id", "<u4"),
-        ("stream_id", "<u4"),
-        ("bandwidth_gb_per_s", "<f8"),
-        ("name", TEXT),
-        ("comm_name", TEXT),
-    ),
-    # msptiActivityMemory
-    ActivityKind.Memory: (
-        ("kind", "<u4"),
-        ("operation", "<u4"),
-        ("memory_kind", "<u4"),
-        ("correlation_id", "<u8"),
-        ("start_ns", "<u8"),
-        ("end_ns", "<u8"),
-        ("address", "<u8"),
-        ("size_bytes", "<u8"),
-        ("process_id", "<u4"),
-        ("device_id", "<u4"),
-        ("stream_id", "<u4"),
-    ),
-    # msptiActivityMemset, msptiActivityMemcpy
-    ActivityKind.MemSet: (("kind", "<u4"), ("value", "<u4"), *_TRANSFER_TAIL),
-    ActivityKind.MemCpy: (("kind", "<u4"), ("copy_kind", "<u4"), *_TRANSFER_TAIL),
-    # msptiActivityExternalCorrelation
-    ActivityKind.ExternalCorrelation: (
-        ("kind", "<u4"),
-        ("external_kind", "<u4"),
-        ("external_id", "<u8"),
-        ("correlation_id", "<u8"),
-    ),
-    # msptiActivityCommunication
-    ActivityKind.Communication: (
-        ("kind", "<u4"),
-        ("data_type", "<u4"),
-        ("count", "<u8"),
-        ("device_id", "<u4"),
-        ("stream_id", "<u4"),
-        ("start_ns", "<u8"),
-        ("end_ns", "<u8"),
-        ("alg_type", TEXT),
-        ("name", TEXT),
-        ("comm_name", TEXT),
-        ("correlation_id", "<u8"),
-    ),
-}
-"""Fields of each record in memory order (mspti_activity.h: packed, then rounded up to 8 bytes)."""
-
-TEXT_FIELDS: dict[ActivityKind, tuple[str, ...]] = {
-    ActivityKind.Marker: ("name", "domain"),
-    ActivityKind.Kernel: ("type", "name"),
-    **dict.fromkeys(sorted(API_KINDS), ("name",)),
-    ActivityKind.Hccl: ("name", "comm_name"),
-    ActivityKind.Memory: (),
-    ActivityKind.MemSet: (),
-    ActivityKind.MemCpy: (),
-    ActivityKind.ExternalCorrelation: (),
-    ActivityKind.Communication: ("alg_type", "name", "comm_name"),
-}
-"""The ``char*`` fields of each record."""
-
-RECORD_ALIGNMENT_BYTES = 8
-
-
-def _packed_dtype(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
-    formats = [np.dtype(code) for _, code in fields]
-    offsets = [0, *itertools.accumulate(item.itemsize for item in formats)]
-    rounded = -(-offsets[-1] // RECORD_ALIGNMENT_BYTES) * RECORD_ALIGNMENT_BYTES
-    layout: Any = {
-        "names": [name for name, _ in fields],
-        "formats": formats,
-        "offsets": offsets[:-1],
-        "itemsize": rounded,
-    }
-    dtype: np.dtype[Any] = np.dtype(layout)
-    return dtype
-
-
-DTYPES: dict[ActivityKind, np.dtype[Any]] = {
-    kind: _packed_dtype(fields) for kind, fields in FIELDS.items()
-}
-"""One packed, 8-aligned structured dtype per kind; ``itemsize`` is the C struct's size."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +102,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     start = 0
     for batch in filled:
         part = records[start : start + len(batch)]
-        renumbered = np.array([ids.setdefault(text, len(ids)) for text in batch.strings], TEXT)
+        renumbered = np.array([ids.setdefault(text, len(ids)) for text in batch.strings], np.uint64)
         for field in TEXT_FIELDS[kind]:
             part[field] = renumbered[part[field]]
         start += len(batch)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.records.batch import Batch, Column
-from msmon.records.kinds import API_KINDS, HOST_DEVICE_ID, ActivityKind, MemcpyKind, MemoryOperation
+from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
+from msmon.records.layout import LAYOUTS
 from msmon.records.markers import MarkerEvents
 
 Label = tuple[str, str]
@@ -45,7 +46,7 @@ def durations_of(batch: Batch) -> Durations:
     """Return the durations of any kind but Marker and ExternalCorrelation."""
     kind, records = batch.kind, batch.records
     label_ids, labels = _labels(batch)
-    devices = None if kind in API_KINDS else records["device_id"]
+    devices = records["device_id"] if "device_id" in LAYOUTS[kind] else None
     return Durations(kind, devices, records["start_ns"], records["end_ns"], label_ids, labels)
 
 
@@ -70,16 +71,13 @@ def marker_durations(pairs: MarkerEvents) -> Durations:
 
 
 def _labels(batch: Batch) -> tuple[Column, tuple[Label, ...]]:
-    records = batch.records
-    if batch.kind == ActivityKind.MemSet:
+    """Return (label id of each record, labels), by the field that the layout calls the label."""
+    layout, records = LAYOUTS[batch.kind], batch.records
+    if not layout.label:
         return np.zeros(len(records), np.uint8), ((MEMSET_NAME, ""),)
-    if batch.kind == ActivityKind.Memory:
-        return _enumerated(records["operation"], [item.name for item in MemoryOperation])
-    if batch.kind == ActivityKind.MemCpy:
-        return _enumerated(records["copy_kind"], [item.name for item in MemcpyKind])
-    return records["name"], tuple((text, "") for text in batch.strings)
-
-
-def _enumerated(numbers: Column, names: list[str]) -> tuple[Column, tuple[Label, ...]]:
+    label = layout[layout.label]
+    if label.is_text:
+        return records[label.name], tuple((text, "") for text in batch.strings)
+    names = [label.names[number] for number in range(len(label.names))]
     labels = tuple((name, "") for name in [*names, UNKNOWN_OPERATION])
-    return np.minimum(numbers, len(names)), labels
+    return np.minimum(records[label.name], len(names)), labels

@@ -11,7 +11,8 @@ import numpy as np
 
 from msmon.records.batch import Batch, Column, concatenate, join_columns
 from msmon.records.filters import Filter
-from msmon.records.kinds import NAMELESS_KINDS, ActivityKind, MarkerFlag, SourceKind
+from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.layout import NAMELESS_KINDS
 
 REMEMBERED_STARTS = 1 << 17
 """Open ranges whose verdict is remembered; beyond it, refused and then oldest ones go first."""

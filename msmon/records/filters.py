@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from msmon.errors import UsageError
-from msmon.records.kinds import NAMELESS_KINDS, ActivityKind, kind_named
+from msmon.records.kinds import ActivityKind, kind_named
+from msmon.records.layout import NAMELESS_KINDS
 
 MAX_FILTER_LENGTH = 1024
 

@@ -98,26 +98,6 @@ class CommunicationDataType(enum.IntEnum):
     INVALID_TYPE = 0xFFFF
 
 
-API_KINDS = frozenset(
-    {ActivityKind.API, ActivityKind.AclAPI, ActivityKind.NodeAPI, ActivityKind.RuntimeAPI}
-)
-"""Kinds whose records are ``msptiActivityApi``."""
-
-PRELOAD_KINDS = frozenset(
-    {ActivityKind.Hccl, ActivityKind.Memory, ActivityKind.MemSet, ActivityKind.MemCpy}
-)
-"""Kinds that MSPTI only collects with libmspti.so in LD_PRELOAD (result 6 otherwise)."""
-
-NAMELESS_KINDS = frozenset(
-    {
-        ActivityKind.Memory,
-        ActivityKind.MemSet,
-        ActivityKind.MemCpy,
-        ActivityKind.ExternalCorrelation,
-    }
-)
-"""Kinds whose records carry no name, so that no filter can apply to them."""
-
 INVALID_ID = 0xFFFFFFFF
 """``MSPTI_INVALID_DEVICE_ID`` and ``MSPTI_INVALID_STREAM_ID``."""
 

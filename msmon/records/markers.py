@@ -15,6 +15,7 @@ import numpy as np
 
 from msmon.records.batch import Batch, Column, decode_texts, encode_texts, join_columns, printable
 from msmon.records.kinds import HOST_DEVICE_ID, MarkerFlag, SourceKind
+from msmon.records.layout import EVENT_DTYPE, EVENT_TEXT_FIELDS
 from msmon.records.tables import arrow_table, numpy_columns
 
 OPEN_RECORDS = 1 << 16
@@ -23,31 +24,6 @@ OPEN_RECORDS = 1 << 16
 LATE_BATCHES = 64
 """Marker batches for which an end or a device record waits for its host start. MSPTI has at
 most as many buffers out as the arena has slots (32), so nothing comes later than that."""
-
-EVENT_DTYPE = np.dtype(
-    [
-        ("id", "<u8"),
-        ("start_ns", "<u8"),
-        ("end_ns", "<u8"),
-        ("device_id", "<i8"),
-        ("stream_id", "<i8"),
-        ("name", "<u4"),
-        ("domain", "<u4"),
-        ("source_kind", "<u4"),
-        ("process_id", "<u4"),
-        ("thread_id", "<u4"),
-        ("end_process_id", "<u4"),
-        ("end_thread_id", "<u4"),
-        ("instantaneous", "?"),
-    ]
-)
-"""One row per range and source, or per mark and source. name and domain index
-``MarkerEvents.strings``; process and thread are those of the host start; the end_ ones those of
-the host end (in device events: of the start again); device_id and stream_id are -1 for host
-events. In a mark start equals end."""
-
-EVENT_TEXT_FIELDS = ("name", "domain")
-"""The fields of an event that index ``MarkerEvents.strings``."""
 
 _PART_DTYPE = np.dtype(
     [

@@ -6,7 +6,8 @@ with windows of other intervals or ranks, and still answer quantiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -63,28 +64,45 @@ def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Window:
-    """Statistics of one interval of one session. Times are wall clock ns.
+class WindowHeader:
+    """What is known of a window beside its columns. Times are wall clock ns.
 
-    ``received``, ``kept`` and ``untimed`` count records per kind name in this
-    window; ``step`` is the training step at its end (-1: unknown).
+    Agent, wire and sinks share this class: a field added here travels to the sinks by itself.
     """
 
     index: int
     start_ns: int
     end_ns: int
-    operators: Column
-    buckets: Column
-    names: tuple[str, ...]
     step: int = -1
+    """Training step at the end of the window; -1: unknown."""
     received: dict[str, int] = field(default_factory=dict)
+    """Records decoded from buffers, per kind name."""
     kept: dict[str, int] = field(default_factory=dict)
+    """Records that passed the filter, per kind name."""
     untimed: dict[str, int] = field(default_factory=dict)
+    """Kept records without usable times, per kind name; they are in no operator."""
     overflow_names: int = 0
     """Distinct names that did not fit the cap and were summed under ``other``."""
 
+    def header_fields(self) -> dict[str, Any]:
+        """Return the fields of the header alone, by name."""
+        return {item.name: getattr(self, item.name) for item in fields(WindowHeader)}
+
+
+@dataclass(frozen=True)
+class Window(WindowHeader):
+    """Statistics of one interval of one session: a header and columns.
+
+    ``operators`` has dtype ``OPERATOR_DTYPE``, ``buckets`` has ``BUCKET_DTYPE``; both have
+    shape (n,).
+    """
+
+    operators: Column = field(default_factory=lambda: np.zeros(0, OPERATOR_DTYPE))
+    buckets: Column = field(default_factory=lambda: np.zeros(0, BUCKET_DTYPE))
+    names: tuple[str, ...] = ("",)
+
     def to_frames(self) -> tuple[bytes, bytes, bytes]:
-        """Return (operators, buckets, names) as bytes; the other fields travel in the header."""
+        """Return (operators, buckets, names) as bytes; the header travels as a message."""
         return self.operators.tobytes(), self.buckets.tobytes(), encode_texts(self.names)
 
     @staticmethod

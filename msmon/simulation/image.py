@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from msmon.records.batch import TEXT_FIELDS, Column
+from msmon.records.batch import Column
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import TEXT_FIELDS
 from msmon.simulation.ledger import Ledger
 from msmon.simulation.step_markers import STEP_RANGE
 from msmon.simulation.timeline import StepRecords

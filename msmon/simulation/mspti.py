@@ -17,8 +17,8 @@ from msmon.errors import UsageError
 from msmon.ffi.codes import Result
 from msmon.ffi.mspti import Mspti
 from msmon.ffi.prototypes import FUNCTIONS
-from msmon.records.batch import DTYPES
-from msmon.records.kinds import PRELOAD_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, PRELOAD_KINDS
 from msmon.simulation.buffers import ActivityBuffers
 from msmon.simulation.device import SimulatedDevice
 from msmon.simulation.ledger import Ledger

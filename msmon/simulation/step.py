@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from msmon.records.kinds import API_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import API_KINDS
 from msmon.simulation.options import SimulatedRank, SimulationOptions
 from msmon.simulation.step_markers import marker_records
 from msmon.simulation.step_records import (

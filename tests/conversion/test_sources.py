@@ -12,8 +12,9 @@ import pytest
 
 from msmon.conversion.finding import find_sources
 from msmon.errors import UsageError
-from msmon.records.batch import FIELDS, printable
+from msmon.records.batch import printable
 from msmon.records.kinds import INVALID_ID, ActivityKind
+from msmon.records.layout import DTYPES
 
 Rows = dict[str, list[tuple[Any, ...]]]
 
@@ -53,7 +54,7 @@ def test_databases_give_back_every_record(
     (path,) = export(tmp_path, "DB")
     found, (source,) = read(path)
     expected = as_printed(rows(batches()))
-    fields = [name for name, _ in FIELDS[ActivityKind.Communication]]
+    fields = list(DTYPES[ActivityKind.Communication].names or ())
     stream = fields.index("stream_id")
     expected["Communication"] = sorted(
         ((*row[:stream], INVALID_ID, *row[stream + 1 :]) for row in expected["Communication"]),

@@ -19,8 +19,9 @@ from msmon.bus.messages import (
     VersionRequest,
     WindowReport,
 )
-from msmon.records.batch import DTYPES, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES
 from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, encode_texts
 from msmon.sessions import SessionEnd
 

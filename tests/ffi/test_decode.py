@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from msmon.ffi import texts
 from msmon.ffi.decode import Decoded, decode
-from msmon.records.batch import FIELDS, TEXT_FIELDS
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import LAYOUTS, TEXT_FIELDS
 
+FIELDS = {kind: layout.c_fields for kind, layout in LAYOUTS.items()}
 CODES = {"<u4": "I", "<u8": "Q", "<f8": "d", "u1": "B"}
-LAYOUTS = {
+STRUCTS = {
     kind: struct.Struct("<" + "".join(CODES[code] for _, code in fields))
     for kind, fields in FIELDS.items()
 }
@@ -38,7 +39,7 @@ class Memory:
 
     def append(self, kind: ActivityKind, **values: Any) -> None:
         row = [kind if name == "kind" else values.get(name, 0) for name, _ in FIELDS[kind]]
-        packed = LAYOUTS[kind].pack(*row)
+        packed = STRUCTS[kind].pack(*row)
         self.data += packed + b"\xaa" * (-len(packed) % 8)
 
     def array(self) -> np.ndarray:
@@ -54,7 +55,7 @@ def decode_one_by_one(data: bytes) -> tuple[dict[ActivityKind, list[tuple[Any, .
         if number not in FIELDS:
             break
         kind = ActivityKind(number)
-        layout = LAYOUTS[kind]
+        layout = STRUCTS[kind]
         size = -(-layout.size // 8) * 8
         if position + size > len(data):
             break

@@ -11,8 +11,8 @@ from msmon.errors import LibraryUnavailable, MsptiError
 from msmon.ffi.arena import BufferArena
 from msmon.ffi.codes import PRELOAD_LINE
 from msmon.ffi.mspti import Mspti
-from msmon.records.batch import DTYPES
-from msmon.records.kinds import PRELOAD_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, PRELOAD_KINDS
 
 
 def test_there_is_one_subscription(native_double: Any) -> None:

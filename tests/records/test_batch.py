@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msmon.records.batch import (
-    DTYPES,
-    TEXT_FIELDS,
-    Batch,
-    concatenate,
-    decode_texts,
-    encode_texts,
-    printable,
-)
+from msmon.records.batch import Batch, concatenate, decode_texts, encode_texts, printable
 from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, TEXT_FIELDS
 
 C_SIZES = {
     ActivityKind.Marker: 56,

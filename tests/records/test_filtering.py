@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmon.records import filtering
-from msmon.records.batch import DTYPES, TEXT_FIELDS, Batch
+from msmon.records.batch import Batch
 from msmon.records.filtering import HELD_BATCHES, RecordFilter
 from msmon.records.filters import Filter
-from msmon.records.kinds import NAMELESS_KINDS, ActivityKind, MarkerFlag, SourceKind
+from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.layout import DTYPES, NAMELESS_KINDS, TEXT_FIELDS
 
 HOST, DEVICE = SourceKind.HOST, SourceKind.DEVICE
 

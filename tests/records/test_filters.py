@@ -6,7 +6,8 @@ import pytest
 
 from msmon.errors import UsageError
 from msmon.records.filters import MAX_FILTER_LENGTH, Filter
-from msmon.records.kinds import NAMELESS_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import NAMELESS_KINDS
 
 KERNEL, API, MARKER = ActivityKind.Kernel, ActivityKind.API, ActivityKind.Marker
 

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msmon.records.batch import DTYPES, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.layout import DTYPES
 from msmon.records.markers import LATE_BATCHES, MarkerEvents, MarkerPairing
 
 HOST, DEVICE = SourceKind.HOST, SourceKind.DEVICE

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msmon.records.batch import DTYPES, Batch
-from msmon.records.kinds import API_KINDS, ActivityKind, MarkerFlag, MemcpyKind
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
+from msmon.records.layout import API_KINDS, DTYPES
 from msmon.records.markers import LATE_BATCHES
 from msmon.records.statistics import WindowStatistics, merge, operator_rows, quantile_ns
 from msmon.records.windows import Window, bucket_of
@@ -268,7 +269,7 @@ def test_a_window_of_wire_frames_can_be_merged() -> None:
     statistics.add(kernels("MatMul", [4, 5]))
     window = close(statistics)
     columns = Window.columns_from_frames(*window.to_frames())
-    received = Window(0, 0, 1, *columns)
+    received = Window(0, 0, 1, **dict(zip(("operators", "buckets", "names"), columns)))
     assert operators(merge([received, window])) == {
         (ActivityKind.Kernel, 0, "MatMul", ""): (4, 18, 4, 5)
     }

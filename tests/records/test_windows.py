@@ -22,7 +22,7 @@ def window(names: tuple[str, ...] = ("", "MatMul")) -> Window:
     operators = np.zeros(1, OPERATOR_DTYPE)
     operators["kind"] = 2
     operators["name"] = 1
-    return Window(0, 0, 1, operators, np.zeros(1, BUCKET_DTYPE), names)
+    return Window(0, 0, 1, operators=operators, buckets=np.zeros(1, BUCKET_DTYPE), names=names)
 
 
 @settings(deadline=None)

@@ -8,8 +8,8 @@ import pytest
 
 from msmon.errors import MsptiError, UsageError
 from msmon.ffi.prototypes import FUNCTIONS
-from msmon.records.batch import DTYPES
-from msmon.records.kinds import PRELOAD_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import DTYPES, PRELOAD_KINDS
 from msmon.simulation import load_simulated
 
 

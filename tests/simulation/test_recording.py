@@ -18,7 +18,8 @@ from msmon.ffi.arena import BufferArena
 from msmon.ffi.decode import decode
 from msmon.ffi.mspti import Mspti
 from msmon.records.batch import Batch
-from msmon.records.kinds import NAMELESS_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import NAMELESS_KINDS
 from msmon.records.statistics import WindowStatistics, operator_rows
 from msmon.simulation import SimulatedMspti, expected_step, parse_simulation
 from msmon.simulation.image import CStrings, StepImage
@@ -292,7 +293,7 @@ SCRIPT = """
 import os, sys, warnings
 from msmon.simulation import load_simulated
 from msmon.ffi.arena import BufferArena
-from msmon.records.kinds import NAMELESS_KINDS, ActivityKind
+from msmon.records.kinds import ActivityKind
 mspti = load_simulated({"MSMON_SIMULATE": "rate=50000,step_ms=20,ledger=" + sys.argv[1]})
 arena = BufferArena(4, 1 << 20)
 mspti.register_callbacks(arena.request_address, arena.complete_address)

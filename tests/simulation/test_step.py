@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from msmon.records.kinds import API_KINDS, ActivityKind, MarkerFlag, SourceKind
+from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.layout import API_KINDS
 from msmon.simulation import SimulatedRank, SimulationOptions, expected_step, parse_simulation
 from msmon.simulation.step import step_records
 from msmon.simulation.timeline import StepRecords, Timeline

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
-from msmon.records.batch import TEXT_FIELDS, Batch
+from msmon.records.batch import Batch
+from msmon.records.layout import TEXT_FIELDS
 
 
 def payloads_of(batch: Batch) -> Iterator[tuple[int, tuple[bytes, bytes]]]:

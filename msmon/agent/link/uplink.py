@@ -125,18 +125,7 @@ class Uplink:
     def put_window(self, session_id: str, window: Window) -> bool:
         """Queue a window; False when there was no room for it."""
         payload = window.to_frames()
-        message = WindowReport(
-            session_id,
-            0,
-            index=window.index,
-            start_ns=window.start_ns,
-            end_ns=window.end_ns,
-            step=window.step,
-            received=window.received,
-            kept=window.kept,
-            untimed=window.untimed,
-            overflow_names=window.overflow_names,
-        )
+        message = WindowReport(session_id, 0, **window.header_fields())
         with self._lock:
             stream = self._streams[session_id]
             fits = self._has_room(stream, _size(payload), self._limit_bytes)

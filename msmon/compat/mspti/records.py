@@ -14,24 +14,10 @@ from msmon.compat.mspti.data import (
     RangeMarkerData,
 )
 from msmon.compat.mspti.enums import MsptiActivitySourceKind
-from msmon.records.batch import TEXT_FIELDS, Batch, printable
-from msmon.records.kinds import CommunicationDataType, MarkerFlag, SourceKind
+from msmon.records.batch import Batch, printable
+from msmon.records.kinds import ActivityKind, CommunicationDataType, MarkerFlag, SourceKind
+from msmon.records.layout import LAYOUTS, TEXT_FIELDS
 from msmon.records.markers import MarkerEvents
-
-_KEYS = {
-    "start_ns": "start",
-    "end_ns": "end",
-    "timestamp_ns": "timestamp",
-    "device_id": "deviceId",
-    "stream_id": "streamId",
-    "correlation_id": "correlationId",
-    "bandwidth_gb_per_s": "bandWidth",
-    "comm_name": "commName",
-    "alg_type": "algType",
-    "data_type": "dataType",
-    "source_kind": "sourceKind",
-}
-"""Field → dict key, where they differ."""
 
 _DATA_TYPES = {item.value for item in CommunicationDataType}
 
@@ -87,13 +73,19 @@ def range_data(markers: MarkerEvents) -> Iterator[RangeMarkerData]:
 
 def _dicts(batch: Batch) -> Iterator[dict[str, Any]]:
     columns = batch.to_numpy()
-    keys = [_KEYS.get(field, field) for field in columns]
-    texts = {_KEYS.get(field, field) for field in TEXT_FIELDS[batch.kind]}
+    keys = [_key(batch.kind, field) for field in columns]
+    texts = {_key(batch.kind, field) for field in TEXT_FIELDS[batch.kind]}
     for values in zip(*(column.tolist() for column in columns.values())):
         data = dict(zip(keys, values))
         for key in texts:
             data[key] = printable(data[key])
         yield data
+
+
+def _key(kind: ActivityKind, field: str) -> str:
+    """Return the key of a field in the package's dicts: that of JSON lines, times without unit."""
+    key = LAYOUTS[kind][field].json_key if field in LAYOUTS[kind] else field
+    return key[:-2] if key.endswith("Ns") else key or field
 
 
 def _object_id(source_kind: int, first: int, second: int) -> dict[str, int]:

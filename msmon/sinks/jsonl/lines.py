@@ -11,13 +11,8 @@ from typing import Union
 import numpy as np
 
 from msmon.records.batch import Batch, Column
-from msmon.records.kinds import (
-    API_KINDS,
-    INVALID_ID,
-    ActivityKind,
-    CommunicationDataType,
-    SourceKind,
-)
+from msmon.records.kinds import INVALID_ID, ActivityKind, SourceKind
+from msmon.records.layout import F64, I64, LAYOUTS, MARKER_EVENT, Field, Layout
 from msmon.records.markers import MarkerEvents
 from msmon.sinks.jsonl.text_columns import Part, Texts, compacted, json_text, lines
 
@@ -63,30 +58,40 @@ def _no_value(block: Block) -> Part:
     return b""
 
 
-def _text(field: str) -> Callable[[Block], Part]:
-    return lambda block: block.texts(field)
+def _source(field: Field) -> Source:
+    """Return where the value of a field comes from."""
+    if field.is_text:
+        return lambda block: block.texts(field.name)
+    if field.json_has_names:
+        return _named(field)
+    if field.type == F64:
+        return _real_number(field.name)
+    if field.type == I64:
+        return _unsigned_id(field.name)
+    return field.name
 
 
-def _constant(text: str) -> Callable[[Block], Part]:
-    return lambda block: json.dumps(text).encode()
+def _named(field: Field) -> Callable[[Block], Part]:
+    def part(block: Block) -> Part:
+        used, places = np.unique(block.records[field.name], return_inverse=True)
+        names = [field.names.get(number, field.unassigned) for number in used.tolist()]
+        return Texts([json_text(name) for name in names], places)
+
+    return part
 
 
-def _data_type(block: Block) -> Part:
-    """Name of the data type; numbers that MSPTI does not assign are INVALID_TYPE."""
-    names = {int(member): member.name for member in CommunicationDataType}
-    used, places = np.unique(block.records["data_type"], return_inverse=True)
-    unknown = CommunicationDataType.INVALID_TYPE.name
-    return Texts([json_text(names.get(number, unknown)) for number in used.tolist()], places)
-
-
-def _bandwidth(block: Block) -> Part:
+def _real_number(field: str) -> Callable[[Block], Part]:
     """A number; null where it is not finite, which JSON can't express."""
-    used, places = np.unique(block.records["bandwidth_gb_per_s"], return_inverse=True)
-    fragments = [
-        json.dumps(number).encode() if math.isfinite(number) else b"null"
-        for number in used.tolist()
-    ]
-    return Texts(fragments, places)
+
+    def part(block: Block) -> Part:
+        used, places = np.unique(block.records[field], return_inverse=True)
+        fragments = [
+            json.dumps(number).encode() if math.isfinite(number) else b"null"
+            for number in used.tolist()
+        ]
+        return Texts(fragments, places)
+
+    return part
 
 
 def _unsigned_id(field: str) -> Callable[[Block], Part]:
@@ -94,98 +99,23 @@ def _unsigned_id(field: str) -> Callable[[Block], Part]:
     return lambda block: np.where(block.records[field] < 0, INVALID_ID, block.records[field])
 
 
-_TIMES: dict[str, Source] = {"startNs": "start_ns", "endNs": "end_ns"}
-_DEVICE: dict[str, Source] = {"deviceId": "device_id", "streamId": "stream_id"}
-_CORRELATION: dict[str, Source] = {"correlationId": "correlation_id"}
-_TRANSFER: dict[str, Source] = {
-    **_TIMES,
-    **_DEVICE,
-    **_CORRELATION,
-    "bytes": "size_bytes",
-    "isAsync": "is_async",
+def _shape(kind: ActivityKind, layout: Layout, side: SourceKind | None = None) -> LineShape:
+    """Return the shape of a kind's lines, or of the lines of one side of the marker events."""
+    fields = [field for field in layout.fields if field.side in (None, side)]
+    return LineShape(kind.name, {item.json_key: _source(item) for item in fields if item.json_key})
+
+
+LINE_SHAPES: dict[ActivityKind, LineShape] = {
+    kind: _shape(kind, layout)
+    for kind, layout in LAYOUTS.items()
+    if kind is not ActivityKind.Marker
 }
-
-_API: dict[str, Source] = {
-    **_TIMES,
-    **_CORRELATION,
-    "name": _text("name"),
-    "processId": "process_id",
-    "threadId": "thread_id",
-}
-
-_SHAPES: dict[ActivityKind, dict[str, Source]] = {
-    **dict.fromkeys(API_KINDS, _API),
-    ActivityKind.Kernel: {
-        **_TIMES,
-        **_DEVICE,
-        **_CORRELATION,
-        "name": _text("name"),
-        "type": _text("type"),
-    },
-    ActivityKind.Communication: {
-        **_TIMES,
-        **_DEVICE,
-        **_CORRELATION,
-        "name": _text("name"),
-        "dataType": _data_type,
-        "count": "count",
-        "commName": _text("comm_name"),
-        "algType": _text("alg_type"),
-    },
-    ActivityKind.Hccl: {
-        **_TIMES,
-        **_DEVICE,
-        "name": _text("name"),
-        "commName": _text("comm_name"),
-        "bandWidth": _bandwidth,
-    },
-    ActivityKind.Memory: {
-        **_TIMES,
-        **_DEVICE,
-        **_CORRELATION,
-        "memoryOperationType": "operation",
-        "memoryKind": "memory_kind",
-        "address": "address",
-        "bytes": "size_bytes",
-        "processId": "process_id",
-    },
-    ActivityKind.MemSet: {**_TRANSFER, "value": "value"},
-    ActivityKind.MemCpy: {**_TRANSFER, "copyKind": "copy_kind"},
-    ActivityKind.ExternalCorrelation: {
-        **_CORRELATION,
-        "externalKind": "external_kind",
-        "externalId": "external_id",
-    },
-}
-
-_MARKER: dict[str, Source] = {
-    **_TIMES,
-    "name": _text("name"),
-    "domain": _text("domain"),
-    "id": "id",
-}
-
-_HOST_MARKER = LineShape(
-    "Marker",
-    {
-        **_MARKER,
-        "sourceKind": _constant("Host"),
-        "processId": "end_process_id",
-        "threadId": "end_thread_id",
-    },
-)
-_DEVICE_MARKER = LineShape(
-    "Marker",
-    {
-        **_MARKER,
-        "sourceKind": _constant("Device"),
-        "deviceId": _unsigned_id("device_id"),
-        "streamId": _unsigned_id("stream_id"),
-    },
-)
-
-LINE_SHAPES = {kind: LineShape(kind.name, values) for kind, values in _SHAPES.items()}
 """Shape of the lines of every kind but Marker, whose lines come from paired events."""
+
+_MARKER_SHAPES = {
+    side: _shape(ActivityKind.Marker, MARKER_EVENT, side)
+    for side in (SourceKind.HOST, SourceKind.DEVICE)
+}
 
 
 @dataclass(frozen=True)
@@ -212,7 +142,7 @@ def record_lines(batch: Batch) -> LineBlock:
 
 def marker_lines(paired: MarkerEvents) -> Iterator[LineBlock]:
     """Yield the lines of paired markers, those of the host first."""
-    for source, shape in ((SourceKind.HOST, _HOST_MARKER), (SourceKind.DEVICE, _DEVICE_MARKER)):
+    for source, shape in _MARKER_SHAPES.items():
         events = paired.events[paired.events["source_kind"] == source]
         if len(events):
             yield LineBlock(shape, Block(events, paired.strings))

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from msmon.records.batch import Batch, Column, printable
-from msmon.records.kinds import API_KINDS, ActivityKind, SourceKind
+from msmon.records.kinds import ActivityKind, SourceKind
+from msmon.records.layout import API_KINDS
 from msmon.records.markers import MarkerEvents, MarkerPairing
 from msmon.sessions import SessionInfo
 from msmon.sinks.sqlite import schema

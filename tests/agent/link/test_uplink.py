@@ -11,9 +11,10 @@ from msmon.agent.link.payloads import with_used_texts
 from msmon.agent.link.uplink import Uplink
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, decode
 from msmon.bus.messages import GapReport, Records, SessionClosed, SessionOpened
-from msmon.records.batch import DTYPES, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
-from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, Window
+from msmon.records.layout import DTYPES
+from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd
 
 KERNEL_BYTES = DTYPES[ActivityKind.Kernel].itemsize
@@ -27,7 +28,7 @@ def kernels(count: int, name: int = 1) -> Batch:
 
 
 def window() -> Window:
-    return Window(0, 1, 2, np.zeros(0, OPERATOR_DTYPE), np.zeros(0, BUCKET_DTYPE), ("",))
+    return Window(0, 1, 2)
 
 
 @pytest.fixture

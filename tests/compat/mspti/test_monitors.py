@@ -25,8 +25,9 @@ from msmon.mspti import (
     MsptiResult,
     MstxMonitor,
 )
-from msmon.records.batch import DTYPES, Batch
+from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.layout import DTYPES
 from msmon.records.markers import MarkerPairing
 
 SUCCESS = MsptiResult.MSPTI_SUCCESS

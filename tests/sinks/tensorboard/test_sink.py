@@ -39,7 +39,7 @@ def window(index: int, *operators: Operator, step: int = -1) -> Window:
         )  # fmt: skip
         buckets[place] = (place, bucket_of(np.array([each_ns]))[0], count)
     end_ns = BASE_NS + index * 10**9
-    return Window(index, end_ns - 10**9, end_ns, rows, buckets, names, step)
+    return Window(index, end_ns - 10**9, end_ns, step, operators=rows, buckets=buckets, names=names)
 
 
 def session(name: str = "s1", **process: Any) -> SessionInfo:
