@@ -16,7 +16,7 @@ import click
 import msmon
 from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
 from msmon.bus.keys import keys_directory
-from msmon.commands.daemon.config import Settings, collect, shown
+from msmon.commands.daemon.config import Settings, in_force, shown, use_config
 from msmon.commands.daemon.options import DAEMON_OPTIONS, daemon_options
 from msmon.commands.daemon.unit import install, next_commands, system_files, user_files
 from msmon.daemon.access.audit import state_directory
@@ -74,27 +74,38 @@ def listen_url(host: str, port: int, insecure: bool, force: bool) -> str:
     return f"tcp://{bracketed(str(address))}:{port}"
 
 
+def _use_config(ctx: click.Context, _: click.Parameter, config: Path | None) -> None:
+    # --install-unit is eager too, so it is known here; a unit needs no configuration
+    if not ctx.params.get("install_unit"):
+        use_config(ctx, config)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @daemon_options
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
+    is_eager=True,  # before the options that take their values from it
+    expose_value=False,
+    callback=_use_config,
     metavar="FILE",
     help="Configuration [default: /etc/msmon/daemon.toml for root, else "
     "~/.config/msmon/daemon.toml].",
 )
 @click.option("--check-config", is_flag=True, help="Show what is in force and from where; end.")
-@click.option("--install-unit", is_flag=True, help="Install the systemd unit; end.")
+@click.option("--install-unit", is_flag=True, is_eager=True, help="Install the systemd unit; end.")
 @click.option("--user", is_flag=True, help="With --install-unit: a daemon of this user's own.")
 @click.option("--print", "print_only", is_flag=True, help="With --install-unit: only show it.")
 @click.version_option(msmon.__version__, prog_name="msmon-daemon")
+@click.pass_context
 def daemon(
-    config: Path | None,
+    ctx: click.Context,
+    /,
     check_config: bool,
     install_unit: bool,
     user: bool,
     print_only: bool,
-    **typed: Any,
+    **values: Any,
 ) -> None:
     """Serve the monitored processes and the msmon commands of this machine.
 
@@ -105,16 +116,16 @@ def daemon(
         raise UsageError("--user and --print belong to --install-unit")
     if install_unit:
         _install_unit(user, print_only)
-    elif "help" in typed["sink"]:
+    elif "help" in values["sink"]:
         _show_sinks()
     elif check_config:
-        _check_config(collect(typed, os.environ, config))
+        _check_config(in_force(ctx))
     else:
-        _serve(typed, config)
+        _serve(ctx)
 
 
-def _serve(typed: Mapping[str, Any], config: Path | None) -> None:
-    settings = collect(typed, os.environ, config)
+def _serve(ctx: click.Context) -> None:
+    settings = in_force(ctx)
     _log_to_stderr(settings["log_level"].value)
     made: list[Outputs] = []
     outlets = _outlets(settings)
@@ -124,7 +135,7 @@ def _serve(typed: Mapping[str, Any], config: Path | None) -> None:
         return made[-1]
 
     def reload() -> None:
-        new = collect(typed, os.environ, config)
+        new = in_force(daemon.make_context(ctx.info_name, list(ctx.obj), obj=ctx.obj))
         logging.getLogger("msmon").setLevel(new["log_level"].value.upper())
         for each in made:
             each.allow_exports(_export_roots(new))
@@ -226,8 +237,10 @@ def _log_to_stderr(level: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon and return its exit code: 0 after a clean stop, 2 for a wrong option."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        daemon.main(arguments, prog_name="msmon-daemon", standalone_mode=False)
+        # obj: what was typed, which a reload parses again
+        daemon.main(words, prog_name="msmon-daemon", standalone_mode=False, obj=words)
     except MsmonError as error:
         click.echo(f"msmon-daemon: {error.message}", err=True)
         if error.next_step:

@@ -1,4 +1,7 @@
-"""Where the daemon's settings come from: command line, over environment, over daemon.toml."""
+"""The daemon's settings: what daemon.toml says, and what is in force and from where.
+
+Click decides which place counts: the command line, then the environment, then the file.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
+from click.core import ParameterSource
 
 from msmon.commands.daemon.options import DAEMON_OPTIONS, DaemonOption
 from msmon.errors import UsageError
@@ -19,7 +25,8 @@ else:
 
 CONFIG_FILE = "daemon.toml"
 
-_SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_CONFIG = "msmon.config"
+"""Where the path of the configuration lies in the context of click."""
 
 
 @dataclass(frozen=True)
@@ -42,43 +49,35 @@ def default_config_path(environ: Mapping[str, str]) -> Path:
     return Path(home) / "msmon" / CONFIG_FILE
 
 
-def collect(
-    typed: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
-) -> dict[str, Setting]:
-    """Return all settings in force. ``config`` must exist; None: the default one, if any.
+def use_config(ctx: click.Context, config: Path | None) -> None:
+    """Let click take what is neither typed nor in the environment from a daemon.toml.
 
-    Raises UsageError that names the option, and the file or variable it was found in.
+    ``config`` must exist; None means the default file, if there is one. Raises UsageError
+    for a file that can't be used, also where the command line goes over a wrong value in it.
     """
-    path = config or default_config_path(environ)
+    path = config or default_config_path(os.environ)
     in_file = read_config(path, must_exist=config is not None)
-    return {
-        option.name: _setting(option, typed, environ, in_file, path) for option in DAEMON_OPTIONS
+    ctx.default_map = {
+        option.name: in_file[option.key] for option in DAEMON_OPTIONS if option.key in in_file
     }
+    ctx.meta[_CONFIG] = path
 
 
-def _setting(
-    option: DaemonOption,
-    typed: Mapping[str, Any],
-    environ: Mapping[str, str],
-    in_file: Mapping[str, Any],
-    path: Path,
-) -> Setting:
-    if typed.get(option.name) not in (None, ()):
-        return Setting(typed[option.name], "command line")
-    if environ.get(option.environment):
-        return Setting(_from_variable(option, environ[option.environment]), option.environment)
-    if option.key in in_file:
-        return Setting(in_file[option.key], str(path))
-    return Setting(() if option.repeatable else option.default, "default")
-
-
-def _from_variable(option: DaemonOption, text: str) -> Any:
-    if option.repeatable:
-        parts = [part.strip() for part in text.split(";")]
-        return tuple(_check(option, part, option.environment) for part in parts if part)
-    if option.is_switch:
-        return _check(option, _SWITCHES.get(text.strip().lower(), text), option.environment)
-    return _check(option, text, option.environment)
+def in_force(ctx: click.Context) -> dict[str, Setting]:
+    """Return every option as click found it, and where it was said."""
+    origins = {
+        ParameterSource.COMMANDLINE: "command line",
+        ParameterSource.DEFAULT_MAP: str(ctx.meta.get(_CONFIG)),
+    }
+    settings = {}
+    for option in DAEMON_OPTIONS:
+        source = ctx.get_parameter_source(option.name)
+        if source is ParameterSource.ENVIRONMENT:
+            origin = option.environment
+        else:
+            origin = origins.get(source, "default") if source else "default"
+        settings[option.name] = Setting(ctx.params[option.name], origin)
+    return settings
 
 
 def read_config(path: Path, must_exist: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Every option of ``msmon-daemon``, once: command line, environment and daemon.toml read this.
+"""Every option of ``msmon-daemon``, defined once for command line, environment and daemon.toml.
 
-In the file an option has its name on the command line without the dashes. Repeatable ones
-are lists there, and parts between semicolons in the environment.
+Click takes a value from the first of these places that has one. In daemon.toml an option
+has its name of the command line without the dashes. An option that may be repeated is a list
+in the file, and is divided by semicolons in its variable.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from msmon.bus.endpoints import DEFAULT_PORT
 from msmon.commands.parameters import checked
 from msmon.daemon.timing import Timing
+from msmon.errors import UsageError
 from msmon.settings.options import Option, flag, real_number, text_up_to
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+"""What a variable may say for an option that takes no value on the command line."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -151,24 +157,68 @@ DAEMON_OPTIONS: tuple[DaemonOption, ...] = (
 )
 
 
+class _Value(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic in newer ones
+    """Has a value from anywhere checked by its option, and names the variable it came from."""
+
+    name = "value"
+
+    def __init__(self, option: DaemonOption) -> None:
+        self._option = option
+        self._check = checked(option)
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the values in the variable of an option that may be repeated."""
+        return [part.strip() for part in rv.split(";") if part.strip()]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the canonical value. Raises UsageError that names option and variable."""
+        if not _is_from_variable(param, ctx):
+            return self._check(value)
+        try:
+            return self._check(self.from_text(value))
+        except UsageError as error:
+            origin = self._option.environment
+            raise UsageError(f"{origin}: {error.message}", error.next_step) from None
+
+    def from_text(self, text: str) -> Any:
+        """Return what the text of a variable stands for."""
+        return text
+
+
+class _Switch(_Value, click.types.BoolParamType):
+    """A value that is True or False: click wants the type of a switch to be one of its own."""
+
+    def from_text(self, text: str) -> Any:
+        """Return True or False, or the text itself where it means neither."""
+        return SWITCHES.get(text.strip().lower(), text)
+
+
+def _is_from_variable(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    if param is None or ctx is None or param.name is None:
+        return False
+    return ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT
+
+
 def daemon_options(command: Command) -> Command:
-    """Add all of them to a click command, which gets them by name; None: not typed."""
+    """Add all of them to a click command, which gets their values by name."""
     for option in reversed(DAEMON_OPTIONS):
         command = _click_option(option)(command)
     return command
 
 
 def _click_option(option: DaemonOption) -> Callable[[Command], Command]:
+    common: dict[str, Any] = {"envvar": option.environment, "default": option.default}
     if option.is_switch:
         return click.option(
-            option.flag, option.name, is_flag=True, flag_value=True, default=None, help=option.help
+            option.flag, option.name, type=_Switch(option), is_flag=True, help=option.help, **common
         )
     default = f" [default: {option.default}]" if option.default else ""
     return click.option(
         option.flag,
         option.name,
-        type=checked(option),
+        type=_Value(option),
         multiple=option.repeatable,
         metavar=option.metavar or "|".join(option.choices),
         help=option.help + default,
+        **common,
     )

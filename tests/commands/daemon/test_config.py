@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from msmon.commands.daemon.command import main
-from msmon.commands.daemon.config import Setting, collect, read_config
+from msmon.commands.daemon.command import daemon, main
+from msmon.commands.daemon.config import Setting, in_force, read_config
 from msmon.commands.daemon.options import DAEMON_OPTIONS
 from msmon.errors import UsageError
 
@@ -22,25 +22,51 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_line_goes_over_the_environment_over_the_file(config: Path) -> None:
-    environ = {"MSMON_DAEMON_HEARTBEAT_S": "4", "MSMON_DAEMON_LOG_LEVEL": "error"}
-    settings = collect({"log_level": "debug", "listen": ()}, environ, config)
-    assert settings["log_level"] == Setting("debug", "command line")
-    assert settings["heartbeat_s"] == Setting(4.0, "MSMON_DAEMON_HEARTBEAT_S")
-    assert settings["listen"] == Setting(("127.0.0.1:1999", "::1"), str(config))
-    assert settings["insecure_anywhere"] == Setting(False, "default")
+def settings(*arguments: object) -> dict[str, Setting]:
+    """Return what is in force for a command line."""
+    return in_force(daemon.make_context("msmon-daemon", list(map(str, arguments))))
 
 
-def test_repeatable_options_and_switches_in_the_environment(config: Path) -> None:
-    environ = {
-        "MSMON_DAEMON_SINK": "log; jsonl:dir=/data",
-        "MSMON_DAEMON_INSECURE": "1",
-        "MSMON_RUNTIME_DIR": "/run/mine",
-    }
-    settings = collect({}, environ, config)
-    assert settings["sink"].value == ("log", "jsonl:dir=/data")
-    assert settings["insecure"].value is True
-    assert settings["runtime_dir"].value == "/run/mine"
+def test_the_command_line_goes_over_the_environment_over_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MSMON_DAEMON_HEARTBEAT_S", "4")
+    monkeypatch.setenv("MSMON_DAEMON_LOG_LEVEL", "error")
+    found = settings("--config", config, "--log-level", "debug")
+    assert found["log_level"] == Setting("debug", "command line")
+    assert found["heartbeat_s"] == Setting(4.0, "MSMON_DAEMON_HEARTBEAT_S")
+    assert found["listen"] == Setting(("127.0.0.1:1999", "::1"), str(config))
+    assert found["insecure_anywhere"] == Setting(False, "default")
+
+
+def test_repeatable_options_and_switches_in_the_environment(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MSMON_DAEMON_SINK", "log; jsonl:dir=/data;")
+    monkeypatch.setenv("MSMON_DAEMON_INSECURE", "1")
+    monkeypatch.setenv("MSMON_RUNTIME_DIR", "/run/mine")
+    found = settings("--config", config)
+    assert found["sink"].value == ("log", "jsonl:dir=/data")
+    assert found["insecure"] == Setting(True, "MSMON_DAEMON_INSECURE")
+    assert found["runtime_dir"] == Setting("/run/mine", "MSMON_RUNTIME_DIR")
+
+
+def test_a_switch_that_the_file_sets_is_taken_back_by_a_variable(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("insecure = true\n")
+    assert settings("--config", config)["insecure"] == Setting(True, str(config))
+    monkeypatch.setenv("MSMON_DAEMON_INSECURE", "no")
+    assert settings("--config", config)["insecure"] == Setting(False, "MSMON_DAEMON_INSECURE")
+
+
+def test_variables_of_other_names_mean_nothing(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONFIG", "PORT", "USER", "PRINT_ONLY"):  # Kubernetes makes such for a service
+        monkeypatch.setenv(f"MSMON_DAEMON_{name}", "tcp://10.0.0.1:1778")
+    origins = {setting.origin for setting in settings("--config", config).values()}
+    assert origins == {str(config), "default"}
 
 
 @pytest.mark.parametrize(
@@ -64,9 +90,39 @@ def test_what_is_wrong_in_the_file_is_named(config: Path, text: str, said: str) 
     assert str(config) in error.value.message
 
 
-def test_a_wrong_variable_is_named(config: Path) -> None:
-    with pytest.raises(UsageError, match="MSMON_DAEMON_INSECURE: --insecure: 'maybe'"):
-        collect({}, {"MSMON_DAEMON_INSECURE": "maybe"}, config)
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("INSECURE", "maybe", "--insecure: 'maybe' is not a valid value"),
+        ("HEARTBEAT_S", "0.01", "--heartbeat-s: '0.01' is out of range"),
+        ("LOG_LEVEL", "loud", "--log-level: 'loud' is not a valid value"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    config: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, said: str
+) -> None:
+    monkeypatch.setenv(f"MSMON_DAEMON_{name}", text)
+    with pytest.raises(UsageError) as error:
+        settings("--config", config)
+    assert error.value.message == f"MSMON_DAEMON_{name}: {said}"
+
+
+def test_a_wrong_value_in_the_file_is_refused_even_where_the_command_line_goes_over_it(
+    config: Path,
+) -> None:
+    config.write_text("heartbeat-s = 0\n")
+    with pytest.raises(UsageError, match="--heartbeat-s: 0 is out of range"):
+        settings("--config", config, "--heartbeat-s", "2")
+
+
+def test_a_broken_configuration_keeps_nobody_from_installing_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "daemon.toml"
+    broken.write_text("colour = 1\n")
+    monkeypatch.setattr("msmon.commands.daemon.config.default_config_path", lambda environ: broken)
+    assert main(["--check-config"]) == 2
+    assert main(["--install-unit", "--print"]) == 0
 
 
 def test_only_a_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
