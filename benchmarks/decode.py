@@ -20,11 +20,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from msmon.ffi.decode import decode
+from msmon.records.dtypes import DTYPES
 from msmon.records.durations import MEMSET_NAME
-from msmon.records.filtering import RecordFilter
-from msmon.records.filters import Filter
+from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MemcpyKind, MemoryOperation
-from msmon.records.layout import API_KINDS, DTYPES, LAYOUTS, TEXT_FIELDS
+from msmon.records.layout import API_KINDS, LAYOUTS, TEXT_FIELDS
+from msmon.records.record_filter import RecordFilter
 from msmon.records.statistics import WindowStatistics, operator_rows
 
 VALID_BYTES = 8 * 1024 * 1024 * 8 // 10

@@ -50,8 +50,8 @@ from msmon.bus.messages import (
 )
 from msmon.errors import BusError
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 from msmon.records.statistics import WindowStatistics
 from msmon.records.windows import Window
 from msmon.sessions import Counts, ProcessInfo, SessionEnd

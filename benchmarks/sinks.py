@@ -23,8 +23,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 from msmon.sessions import MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 from msmon.sinks.base import Sink
 from msmon.sinks.jsonl.sink import JsonlSink

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msmon.errors import UsageError
-from msmon.records.filters import Filter
+from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, parse_kinds
 from msmon.settings.options import MONITOR_OPTION, check_fields
 

@@ -210,6 +210,19 @@ print(json.dumps(sorted({{name.split(".")[0] for name in installed}})))
     assert set(loaded) <= {"msmon", "msgpack", "numpy", "zmq", "typing_extensions"}
 
 
+def test_a_command_that_asks_a_daemon_starts_without_numpy() -> None:
+    """Numpy takes longer to load than all the rest of the command line."""
+    loaded = run_python(
+        """
+import json, sys
+import msmon.bus.messages, msmon.commands.main, msmon.commands.connection
+import msmon.settings.trace_options
+print(json.dumps([name for name in ("numpy", "torch") if name in sys.modules]))
+"""
+    )
+    assert loaded == []
+
+
 def test_importing_msmon_is_light() -> None:
     surprises = run_python(
         f"""

@@ -18,8 +18,8 @@ from msmon.agent.ranks.parallel_groups import parallel_group_info
 from msmon.errors import CommandRefused
 from msmon.recording.recorder import CALL_ERRORS, Recorder
 from msmon.records.batch import Batch
-from msmon.records.filtering import RecordFilter
 from msmon.records.kinds import ActivityKind
+from msmon.records.record_filter import RecordFilter
 from msmon.records.statistics import WindowStatistics
 from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd, merged_drops
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from msmon.records.windows import WindowHeader
+from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1

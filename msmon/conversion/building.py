@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, LAYOUTS, TEXT_FIELDS
+from msmon.records.layout import LAYOUTS, TEXT_FIELDS
 
 RECORDS_PER_BATCH = 16_384
 

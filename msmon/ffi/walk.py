@@ -20,8 +20,8 @@ from msmon.errors import NativeCodeUnavailable
 from msmon.ffi import machine_code
 from msmon.ffi.executable import map_code
 from msmon.records.batch import Column
+from msmon.records.dtypes import DTYPES, RECORD_ALIGNMENT_BYTES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, RECORD_ALIGNMENT_BYTES
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -26,10 +26,10 @@ from msmon.monitor_api.results import ActivityRecords
 from msmon.recording import recorder
 from msmon.recording.thread import Recording
 from msmon.records.batch import Batch
-from msmon.records.filtering import RecordFilter
-from msmon.records.filters import Filter
+from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, kind_named
 from msmon.records.markers import MarkerEvents, MarkerPairing
+from msmon.records.record_filter import RecordFilter
 from msmon.sessions import Drops, MonitorSettings
 from msmon.settings.options import MONITOR_OPTION, check_fields
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from msmon.monitor_api.activities import Table, activities
 from msmon.records.batch import Column
+from msmon.records.dtypes import DTYPES, EVENT_DTYPE
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, EVENT_DTYPE, EVENT_TEXT_FIELDS, TEXT_FIELDS
+from msmon.records.layout import EVENT_TEXT_FIELDS, TEXT_FIELDS
 from msmon.records.tables import arrow_table, numpy_columns
 
 _OBJECTS_AT_ONCE = 1024

@@ -17,8 +17,9 @@ from msmon.errors import CommandRefused, LibraryUnavailable, MsptiError
 from msmon.ffi.decode import decode
 from msmon.ffi.walk import split
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, LAYOUTS
+from msmon.records.layout import LAYOUTS
 from msmon.sessions import Drops
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, TEXT_FIELDS
+from msmon.records.layout import TEXT_FIELDS
 from msmon.records.tables import arrow_table, numpy_columns
 
 Column = np.ndarray[Any, np.dtype[Any]]

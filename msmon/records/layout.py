@@ -1,7 +1,7 @@
 """What a record of each kind consists of: the one table that everything else derives from.
 
 A :class:`Layout` restates a struct of ``mspti_activity.h`` field by field, in memory order, and
-says of each field what it is called wherever it is read. From this table come the packed dtypes,
+says of each field what it is called wherever it is read. From this table come numpy's dtypes,
 the kinds that a filter or LD_PRELOAD concerns, the labels of statistics, the record objects of
 the Monitor API, the columns of the sheets, the keys of JSON lines and the arguments of Perfetto
 slices. Tables of databases are msMonitor's own and stay written by hand.
@@ -13,12 +13,8 @@ people are to see it. ``tests/records/test_layout.py`` compares every field with
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from msmon.records.kinds import (
     ActivityKind,
@@ -31,9 +27,6 @@ from msmon.records.kinds import (
 
 U8, U32, U64, I64, F64, TRUTH = "u1", "<u4", "<u8", "<i8", "<f8", "?"
 """Types of fields, as numpy writes them."""
-
-RECORD_ALIGNMENT_BYTES = 8
-"""MSPTI's structs are packed, and their size is rounded up to this."""
 
 
 @dataclass(frozen=True)
@@ -120,20 +113,6 @@ class Layout:
     def c_fields(self) -> tuple[tuple[str, str], ...]:
         """(name, type) of all fields of the C struct, ``kind`` first."""
         return (("kind", U32), *((item.name, item.type) for item in self.fields))
-
-    @property
-    def packed_dtype(self) -> np.dtype[Any]:
-        """The structured dtype of the C struct; ``itemsize`` is the struct's size."""
-        formats = [np.dtype(code) for _, code in self.c_fields]
-        offsets = [0, *itertools.accumulate(item.itemsize for item in formats)]
-        layout: Any = {
-            "names": [name for name, _ in self.c_fields],
-            "formats": formats,
-            "offsets": offsets[:-1],
-            "itemsize": -(-offsets[-1] // RECORD_ALIGNMENT_BYTES) * RECORD_ALIGNMENT_BYTES,
-        }
-        dtype: np.dtype[Any] = np.dtype(layout)
-        return dtype
 
 
 _TIME_AND_PLACE = {"start_ns", "end_ns", "device_id", "stream_id", "process_id", "thread_id"}
@@ -320,18 +299,10 @@ MARKER_EVENT = Layout(
 ``process_id`` and ``thread_id`` are those of the host start; the ``end_`` ones those of the host
 end, in device events of the start again. ``device_id`` and ``stream_id`` are -1 in host events."""
 
-DTYPES: dict[ActivityKind, np.dtype[Any]] = {
-    kind: layout.packed_dtype for kind, layout in LAYOUTS.items()
-}
-"""One packed, 8-aligned structured dtype per kind; ``itemsize`` is the C struct's size."""
-
 TEXT_FIELDS: dict[ActivityKind, tuple[str, ...]] = {
     kind: layout.text_fields for kind, layout in LAYOUTS.items()
 }
 """The ``char*`` fields of each record."""
-
-EVENT_DTYPE = np.dtype([(item.name, item.type) for item in MARKER_EVENT.fields])
-"""One row per event of :data:`MARKER_EVENT`; texts are ids into the strings beside it."""
 
 EVENT_TEXT_FIELDS = MARKER_EVENT.text_fields
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from msmon.records.batch import Batch, Column, decode_texts, encode_texts, join_columns, printable
+from msmon.records.dtypes import EVENT_DTYPE
 from msmon.records.kinds import HOST_DEVICE_ID, MarkerFlag, SourceKind
-from msmon.records.layout import EVENT_DTYPE, EVENT_TEXT_FIELDS
+from msmon.records.layout import EVENT_TEXT_FIELDS
 from msmon.records.tables import arrow_table, numpy_columns
 
 OPEN_RECORDS = 1 << 16

@@ -6,13 +6,13 @@ with windows of other intervals or ranks, and still answer quantiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from msmon.records.batch import Column, decode_texts, encode_texts
 from msmon.records.kinds import ActivityKind
+from msmon.records.window_header import WindowHeader
 
 OPERATOR_DTYPE = np.dtype(
     [
@@ -61,32 +61,6 @@ def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
     edges = np.array([bucket, bucket + 1], dtype=np.int64) << _BUCKET_SHIFT
     low, high = edges.view(np.float64).tolist()
     return (0.0, high) if bucket <= ZERO_BUCKET else (low, high)
-
-
-@dataclass(frozen=True)
-class WindowHeader:
-    """What is known of a window beside its columns. Times are wall clock ns.
-
-    Agent, wire and sinks share this class: a field added here travels to the sinks by itself.
-    """
-
-    index: int
-    start_ns: int
-    end_ns: int
-    step: int = -1
-    """Training step at the end of the window; -1: unknown."""
-    received: dict[str, int] = field(default_factory=dict)
-    """Records decoded from buffers, per kind name."""
-    kept: dict[str, int] = field(default_factory=dict)
-    """Records that passed the filter, per kind name."""
-    untimed: dict[str, int] = field(default_factory=dict)
-    """Kept records without usable times, per kind name; they are in no operator."""
-    overflow_names: int = 0
-    """Distinct names that did not fit the cap and were summed under ``other``."""
-
-    def header_fields(self) -> dict[str, Any]:
-        """Return the fields of the header alone, by name."""
-        return {item.name: getattr(self, item.name) for item in fields(WindowHeader)}
 
 
 @dataclass(frozen=True)

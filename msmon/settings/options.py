@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msmon.errors import UsageError
-from msmon.records.filters import Filter
+from msmon.records.filter import Filter
 from msmon.records.kinds import format_kinds, parse_kinds
 
 _NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*", re.ASCII)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from msmon.records.batch import Column
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 from msmon.simulation.buffers import ActivityBuffers
 from msmon.simulation.image import CStrings, StepImage
 from msmon.simulation.ledger import Ledger

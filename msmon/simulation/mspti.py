@@ -17,8 +17,9 @@ from msmon.errors import UsageError
 from msmon.ffi.codes import Result
 from msmon.ffi.mspti import Mspti
 from msmon.ffi.prototypes import FUNCTIONS
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, PRELOAD_KINDS
+from msmon.records.layout import PRELOAD_KINDS
 from msmon.simulation.buffers import ActivityBuffers
 from msmon.simulation.device import SimulatedDevice
 from msmon.simulation.ledger import Ledger

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind, MarkerFlag, SourceKind
-from msmon.records.layout import DTYPES
 from msmon.simulation.step_records import ELEMENTS_PER_TRANSFER
 from msmon.simulation.timeline import (
     COMMUNICATION_STREAM,

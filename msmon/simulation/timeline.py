@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.records.batch import Batch, Column
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 from msmon.simulation.options import SimulatedRank, SimulationOptions
 from msmon.simulation.workload import DEVICE_START, Schedule, StepPlan, schedule_step
 

@@ -17,8 +17,9 @@ import pytest
 from msmon.conversion.finding import find_sources
 from msmon.conversion.source import Source
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import INVALID_ID, ActivityKind, MarkerFlag, SourceKind, format_kinds
-from msmon.records.layout import DTYPES, TEXT_FIELDS
+from msmon.records.layout import TEXT_FIELDS
 from msmon.records.markers import MarkerPairing
 from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 from msmon.sinks.jsonl.sink import JsonlSink

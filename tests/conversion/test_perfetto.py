@@ -14,8 +14,8 @@ import pytest
 from msmon.conversion.perfetto import PerfettoTrace
 from msmon.conversion.tracks import SeenIds
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag
-from msmon.records.layout import DTYPES
 from msmon.records.markers import MarkerPairing
 from msmon.sessions import ProcessInfo
 

@@ -13,8 +13,8 @@ import pytest
 from msmon.conversion.finding import find_sources
 from msmon.errors import UsageError
 from msmon.records.batch import printable
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import INVALID_ID, ActivityKind
-from msmon.records.layout import DTYPES
 
 Rows = dict[str, list[tuple[Any, ...]]]
 

@@ -20,8 +20,8 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, encode_texts
 from msmon.sessions import SessionEnd
 

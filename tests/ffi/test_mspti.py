@@ -11,8 +11,9 @@ from msmon.errors import LibraryUnavailable, MsptiError
 from msmon.ffi.arena import BufferArena
 from msmon.ffi.codes import PRELOAD_LINE
 from msmon.ffi.mspti import Mspti
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, PRELOAD_KINDS
+from msmon.records.layout import PRELOAD_KINDS
 
 
 def test_there_is_one_subscription(native_double: Any) -> None:

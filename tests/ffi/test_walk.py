@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msmon.errors import NativeCodeUnavailable
 from msmon.ffi import machine_code, walk
 from msmon.ffi.walk import Bytes, Split, split, split_in_python
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 
 Splitter = Callable[[Bytes], Split]
 

@@ -13,8 +13,8 @@ import pytest
 from msmon.errors import SinkError
 from msmon.formats.workbook import WorkbookWriter
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
-from msmon.records.layout import DTYPES
 from msmon.records.markers import MarkerPairing
 
 START_NS = 1_700_000_000_123_456_789

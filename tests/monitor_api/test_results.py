@@ -8,8 +8,8 @@ import pytest
 from msmon.monitor_api.activities import CLASSES
 from msmon.monitor_api.results import ActivityRecords
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 
 SIZES = (3, 0, 2500, 1)
 TOTAL = sum(SIZES)

@@ -16,8 +16,8 @@ from msmon.errors import CommandRefused, MsptiError
 from msmon.ffi import prototypes
 from msmon.ffi.arena import BufferArena
 from msmon.recording.recorder import Recorder
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 
 Kernel, API, Marker, MemCpy = (
     ActivityKind.Kernel,

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch, concatenate, decode_texts, encode_texts, printable
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, TEXT_FIELDS
+from msmon.records.layout import TEXT_FIELDS
 
 C_SIZES = {
     ActivityKind.Marker: 56,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from msmon.ffi.walk import split
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, TEXT_FIELDS
+from msmon.records.layout import TEXT_FIELDS
 
 _SIZES = {1: 56, 2: 56, 3: 48, 4: 56, 5: 64, 6: 56, 7: 56, 8: 24, 9: 72, 10: 48, 11: 48, 12: 48}
 

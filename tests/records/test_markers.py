@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
-from msmon.records.layout import DTYPES
 from msmon.records.markers import LATE_BATCHES, MarkerEvents, MarkerPairing
 
 HOST, DEVICE = SourceKind.HOST, SourceKind.DEVICE

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
-from msmon.records.layout import API_KINDS, DTYPES
+from msmon.records.layout import API_KINDS
 from msmon.records.markers import LATE_BATCHES
 from msmon.records.statistics import WindowStatistics, merge, operator_rows, quantile_ns
 from msmon.records.windows import Window, bucket_of

@@ -8,8 +8,9 @@ import pytest
 
 from msmon.errors import MsptiError, UsageError
 from msmon.ffi.prototypes import FUNCTIONS
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES, PRELOAD_KINDS
+from msmon.records.layout import PRELOAD_KINDS
 from msmon.simulation import load_simulated
 
 

@@ -12,8 +12,8 @@ from msmon.agent.link.uplink import Uplink
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, decode
 from msmon.bus.messages import GapReport, Records, SessionClosed, SessionOpened
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.layout import DTYPES
 from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd
 

@@ -26,8 +26,8 @@ from msmon.mspti import (
     MstxMonitor,
 )
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
-from msmon.records.layout import DTYPES
 from msmon.records.markers import MarkerPairing
 
 SUCCESS = MsptiResult.MSPTI_SUCCESS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from msmon.errors import UsageError
-from msmon.records.filters import MAX_FILTER_LENGTH, Filter
+from msmon.records.filter import MAX_FILTER_LENGTH, Filter
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import NAMELESS_KINDS
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from msmon.records.batch import Batch, Column, concatenate, join_columns
-from msmon.records.filters import Filter
+from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.records.layout import NAMELESS_KINDS
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msmon.records import filtering
+from msmon.records import record_filter as module
 from msmon.records.batch import Batch
-from msmon.records.filtering import HELD_BATCHES, RecordFilter
-from msmon.records.filters import Filter
+from msmon.records.dtypes import DTYPES
+from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
-from msmon.records.layout import DTYPES, NAMELESS_KINDS, TEXT_FIELDS
+from msmon.records.layout import NAMELESS_KINDS, TEXT_FIELDS
+from msmon.records.record_filter import HELD_BATCHES, RecordFilter
 
 HOST, DEVICE = SourceKind.HOST, SourceKind.DEVICE
 
@@ -138,7 +139,7 @@ def test_orphans_are_dropped_and_not_held_for_ever() -> None:
 
 
 def test_held_followers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtering, "HELD_RECORDS", 4)
+    monkeypatch.setattr(module, "HELD_RECORDS", 4)
     current = record_filter("Marker:step")
     current.apply(markers(*(end(number) for number in range(1, 5))))
     current.apply(markers(end(5)))
@@ -149,7 +150,7 @@ def test_held_followers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_remembered_starts_are_bounded_and_refused_ones_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(filtering, "REMEMBERED_STARTS", 2)
+    monkeypatch.setattr(module, "REMEMBERED_STARTS", 2)
     current = record_filter("Marker:step")
     current.apply(markers(start(1, "step"), start(2, "other"), start(3, "other"), start(4, "step")))
     assert ids(current.apply(markers(end(1), end(2), end(3), end(4)))) == [1, 4]

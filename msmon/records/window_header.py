@@ -1,0 +1,37 @@
+"""The part of a window that is no column.
+
+It lies apart from :mod:`msmon.records.windows` because the command line reads messages too, and
+starts in half the time without numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class WindowHeader:
+    """What is known of a window beside its columns. Times are wall clock ns.
+
+    Agent, wire and sinks share this class: a field added here travels to the sinks by itself.
+    """
+
+    index: int
+    start_ns: int
+    end_ns: int
+    step: int = -1
+    """Training step at the end of the window; -1: unknown."""
+    received: dict[str, int] = field(default_factory=dict)
+    """Records decoded from buffers, per kind name."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Records that passed the filter, per kind name."""
+    untimed: dict[str, int] = field(default_factory=dict)
+    """Kept records without usable times, per kind name; they are in no operator."""
+    overflow_names: int = 0
+    """Distinct names that did not fit the cap and were summed under ``other``."""
+
+    def header_fields(self) -> dict[str, Any]:
+        """Return the fields of the header alone, by name."""
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(WindowHeader)}
