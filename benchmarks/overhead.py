@@ -37,6 +37,7 @@ from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
+from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import LAYOUTS
@@ -101,6 +102,7 @@ class Agent:
             lambda: None,
             self._answer,
             SimpleNamespace(holder="", cancel=None),  # no trace is asked for here
+            MonitorPause(lambda: None),
         )
         self.collector.start()
 

@@ -6,7 +6,7 @@ Everything here runs on the collector's thread.
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ class MonitoringSession:
         uplink: Uplink,
         step: Callable[[], int],
     ) -> None:
-        self.session_id = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self.session_id = secrets.token_hex(16)
         self.settings = settings
         self.unavailable_kinds: dict[str, str] = {}
         self.problem = ""

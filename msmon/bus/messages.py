@@ -7,6 +7,7 @@ Direction: A agent, D daemon, C client (command line).
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -73,6 +74,21 @@ class Goodbye(Message):
 # --- agent state --------------------------------------------------------------
 
 
+class TraceState(enum.Enum):
+    """What a detailed trace is doing. It holds the process's profiler while READY or RUNNING."""
+
+    IDLE = "idle"
+    """No trace was asked for yet."""
+    READY = "ready"
+    """Accepted; its first step is still to come."""
+    RUNNING = "running"
+    PARSING = "parsing"
+    """All steps are on record and the files are being written."""
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 @dataclass(frozen=True)
 class Status(Message):
     """A→D. Heartbeat and state, sent every ``heartbeat_s`` and after each change."""
@@ -100,9 +116,9 @@ class Status(Message):
     problem: str = ""
     """What keeps this process from being monitored, if anything."""
     trace: dict[str, Any] = field(default_factory=dict)
-    """The last detailed trace: state (idle, ready, running, parsing, done, failed, cancelled),
-    trace_id, backend, start_step, stop_step (the step after the last), captured, path, files,
-    reason, …; and step_s, the mean seconds per step."""
+    """The last detailed trace: state (a value of TraceState), trace_id, backend, start_step,
+    stop_step (the step after the last), captured, path, files, reason, …; and step_s, the mean
+    seconds per step."""
 
 
 # --- commands -------------------------------------------------------------------

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from msmon.agent import collector as collector_module
+from msmon.agent import monitoring as monitoring_module
 from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.log import AgentLog
 from msmon.agent.session import MonitoringSession
+from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 
 
@@ -51,7 +52,7 @@ class Commander:
 
     def __init__(self, recorder: PlayedRecorder, monkeypatch) -> None:
         monkeypatch.setattr(
-            collector_module.library, "open_recorder", lambda purpose: (recorder, "played")
+            monitoring_module.library, "open_recorder", lambda purpose: (recorder, "played")
         )
         self.answers: queue.Queue[Answer] = queue.Queue()
         self.collector = Collector(
@@ -61,6 +62,7 @@ class Commander:
             lambda: None,
             lambda _, answer: self.answers.put(answer),
             SimpleNamespace(holder="", cancel=None),
+            MonitorPause(lambda: None),
         )
         self.collector.start()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend, make_backend
 from msmon.agent.tracing.plan import TracePlan
-from msmon.agent.tracing.tracer import StepPassed, Tracer
+from msmon.agent.tracing.run import StepPassed
+from msmon.agent.tracing.tracer import Tracer
 from msmon.bus.messages import Answer
 from msmon.errors import CommandRefused, UsageError
 from msmon.sessions import ProcessInfo
@@ -23,14 +25,14 @@ class TraceControl:
     """Carries out trace commands on the collector's thread."""
 
     def __init__(self, tracer: Tracer, steps: StepCounter, identity: ProcessInfo) -> None:
-        self.tracer = tracer
+        self._tracer = tracer
         self._steps = steps
         self._owner = f"{identity.host}_{identity.pid}_rank{identity.rank}"
 
     @property
     def holder(self) -> str:
         """What holds this process for a trace; empty when nothing does."""
-        return self.tracer.holder
+        return self._tracer.holder
 
     def start(self, fields: Mapping[str, Any], monitoring: str, recording: str) -> Answer:
         """Accept a trace.
@@ -42,7 +44,7 @@ class TraceControl:
         """
         options = dict(fields)
         pause_monitor = bool(options.pop("pause_monitor", False))
-        plan = TracePlan(f"{os.getpid()}-{os.urandom(6).hex()}", check_trace(options), self._owner)
+        plan = TracePlan(secrets.token_hex(16), check_trace(options), self._owner)
         if monitoring and not pause_monitor:
             raise CommandRefused(
                 f"{monitoring} is recording in this process",
@@ -53,7 +55,7 @@ class TraceControl:
         backend = make_backend(plan)
         _prepare_directory(plan.directory)
         try:
-            self.tracer.arm(plan, backend, pause_monitor and bool(monitoring))
+            self._tracer.arm(plan, backend, pause_monitor and bool(monitoring))
         except StepPassed as error:
             return Answer(False, error.message, error.next_step, step=error.step)
         text = self._accepted(plan, backend)
@@ -63,8 +65,8 @@ class TraceControl:
         """Cancel the trace of this process. Raises CommandRefused when there is none."""
         if fields:
             raise UsageError(f"cancel takes no options, got {', '.join(sorted(fields))}")
-        trace_id = self.tracer.state.trace_id
-        return Answer(True, self.tracer.cancel(), "", trace_id, step=self._steps.count)
+        trace_id = self._tracer.progress.trace_id
+        return Answer(True, self._tracer.cancel(), "", trace_id, step=self._steps.count)
 
     def _accepted(self, plan: TracePlan, backend: Backend) -> str:
         text = f"{backend.name} will trace {plan.describe()}; {self._step_text()}"

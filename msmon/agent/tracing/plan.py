@@ -1,4 +1,4 @@
-"""What a trace is to do, and what has become of it.
+"""What a trace is to do.
 
 Step N is what the process does between its Nth and its (N+1)th call of ``step()``: the
 number that a loop counting from 0 gives it, and the number in torch_npu's own traces.
@@ -6,14 +6,10 @@ number that a loop counting from 0 gives it, and the number in torch_npu's own t
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-IDLE, READY, RUNNING, PARSING = "idle", "ready", "running", "parsing"
-DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 
 
 @dataclass(frozen=True)
@@ -61,38 +57,3 @@ class TracePlan:
             return f"{self.iterations} steps from the next one on"
         last = first + self.iterations - 1
         return f"step {first}" if last == first else f"steps {first} to {last}"
-
-
-@dataclass(frozen=True)
-class TraceState:
-    """What others may know of the trace: replaced as a whole, never changed.
-
-    ``start_step`` is the first traced step, ``stop_step`` the step after the last one (as
-    torch_npu reports them); -1: unknown. ``captured``: first and last step on record.
-    """
-
-    state: str = IDLE
-    trace_id: str = ""
-    backend: str = ""
-    start_step: int = -1
-    stop_step: int = -1
-    requested_steps: int = 0
-    captured: tuple[int, ...] = ()
-    path: str = ""
-    files: tuple[str, ...] = ()
-    reason: str = ""
-    partial: bool = False
-    left_out: tuple[str, ...] = field(default=())
-    """Options that the backend can't honour."""
-
-    def changed(self, **changes: Any) -> TraceState:
-        """Return the next state."""
-        return dataclasses.replace(self, **changes)
-
-    def as_fields(self) -> dict[str, Any]:
-        """Return plain values for the wire."""
-        fields = dataclasses.asdict(self)
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in fields.items()
-        }

@@ -1,7 +1,17 @@
 """The state machine of this process's traces.
 
-A plan is accepted on the agent's thread; everything that touches a profiler runs on the
-thread that steps, at the boundary between two steps. What others may know is in ``state``.
+A trace waits (ready), records (running), has its files written (parsing) and has ended (done,
+failed or cancelled). Four threads meet here:
+
+* the collector accepts a plan and cancels;
+* the thread that steps drives the profiler, between two steps;
+* a thread of the trace may write the files beside the training;
+* the thread on which the process ends closes what still runs.
+
+Two locks keep them apart. ``_lock`` is held for a few assignments: every change of state goes
+through :meth:`Tracer._move`, which asks under it whether the trace is still the current one.
+``_driving`` is held while a profiler is called, which may take long; whoever steps meanwhile
+goes on without waiting.
 """
 
 from __future__ import annotations
@@ -10,62 +20,35 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from msmon.agent.log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend
-from msmon.agent.tracing.plan import (
-    CANCELLED,
-    DONE,
-    FAILED,
-    PARSING,
-    READY,
-    RUNNING,
-    TracePlan,
-    TraceState,
-)
-from msmon.bus.messages import MAX_PROBLEM_CHARACTERS
+from msmon.agent.tracing.pause import MonitorPause
+from msmon.agent.tracing.plan import TracePlan
+from msmon.agent.tracing.progress import TraceProgress
+from msmon.agent.tracing.run import TraceRun
+from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, TraceState
 from msmon.errors import CommandRefused
 
 PAUSE_LEAD_STEPS = 3
 PAUSE_LEAD_S = 3.0
-"""Monitoring is paused so many steps, or seconds, before the trace begins; the longer counts."""
+"""Monitoring is paused so many steps, or seconds, before the trace begins; the longer counts.
+At 10 ms a step that is 300 steps ahead, at a minute a step it is three."""
 
 WRITING_LIMIT_S = 60.0
 """How long the exit of the job may be held up by a trace that is still being written."""
 
-
-@dataclass
-class _Run:
-    """A trace on its way. ``first`` is set when it is known; -1 before."""
-
-    plan: TracePlan
-    backend: Backend
-    first: int
-    pause_monitor: bool
-    begun: bool = False
-    pause_asked: bool = False
-    captured: int = 0
-    last: int = -1
-    recording_since_s: float = 0.0
-    cancelled: bool = False
-
-
-class StepPassed(CommandRefused):
-    """The first step of a trace has begun already. ``step`` is the current one."""
-
-    def __init__(self, message: str, next_step: str, step: int) -> None:
-        super().__init__(message, next_step)
-        self.step = step
+_ENDED = frozenset({TraceState.DONE, TraceState.FAILED, TraceState.CANCELLED})
 
 
 class Tracer:
     """The traces of this process, one at a time.
 
-    ``on_change``: the state has changed. ``on_pause`` and ``on_release``: monitoring has to
-    make way, and may come back; both are called from the stepping thread and must only queue.
+    ``progress`` may be read from any thread. It and ``_run`` are written by whichever thread
+    moves the trace on, together and under ``_lock``. ``on_change`` is called after each move,
+    without a lock held, and must only leave a note.
     """
 
     def __init__(
@@ -73,30 +56,31 @@ class Tracer:
         steps: StepCounter,
         log: AgentLog,
         on_change: Callable[[], None],
-        on_pause: Callable[[], None],
-        on_release: Callable[[], None],
+        pause: MonitorPause,
     ) -> None:
-        self.state = TraceState()
-        self.monitor_paused = False
-        """Set by whoever pauses monitoring; a trace that asked for it waits for this."""
+        self.progress = TraceProgress()
         self._steps = steps
         self._log = log
         self._on_change = on_change
-        self._on_pause = on_pause
-        self._on_release = on_release
-        self._lock = threading.Lock()
-        self._run: _Run | None = None
+        self._pause = pause
+        self._lock = threading.RLock()  # re-entrant: a signal handler may end the agent
+        self._driving = threading.Lock()
+        self._driver = 0
+        """The thread that holds ``_driving``."""
+        self._run: TraceRun | None = None
+        """The trace that waits, records or is being written."""
         self._writing: threading.Thread | None = None
 
-    # --- called on the agent's thread -----------------------------------------------------
+    # --- called on the collector's thread -------------------------------------------------
 
     @property
     def holder(self) -> str:
         """What holds this process's profiler for a trace; empty when nothing does."""
-        run = self._run
-        if run is None:
+        with self._lock:
+            run, state = self._run, self.progress.state
+        if run is None or state is TraceState.PARSING:
             return ""
-        return f"nputrace ({run.plan.describe()}, {self.state.state})"
+        return f"nputrace ({run.plan.describe()}, {state.value})"
 
     def arm(self, plan: TracePlan, backend: Backend, pause_monitor: bool) -> None:
         """Accept a plan: the trace begins by itself when its step comes.
@@ -104,225 +88,223 @@ class Tracer:
         Raises CommandRefused while another trace runs or is being written, StepPassed when
         its first step, or the warm-up before it, has begun.
         """
-        if self._run is not None or self.state.state == PARSING:
-            holder = self.holder or "the last trace, which is still being written,"
-            raise CommandRefused(
-                f"{holder} holds this process", "wait for it, or end it with nputrace --cancel"
-            )
-        first = -1 if plan.first_step is None or plan.is_early else plan.first_step
-        run = _Run(plan, backend, first, pause_monitor)
-        state = TraceState(
-            READY,
-            plan.trace_id,
-            backend.name,
-            requested_steps=plan.iterations,
-            path=plan.directory,
-            left_out=backend.left_out,
-        )
-        if first >= 0:
-            state = state.changed(start_step=first, stop_step=self._stop_step(run))
+        run = TraceRun(plan, backend, pause_monitor)
         with self._lock:
-            before, self.state = self.state, state
-            self._run = run
+            if self._run is not None:
+                holder = self.holder or "the last trace, which is still being written,"
+                raise CommandRefused(
+                    f"{holder} holds this process", "wait for it, or end it with nputrace --cancel"
+                )
+            # hooked in before the look at the counter: a step that begins after the look
+            # finds the trace, once it has the lock
             self._steps.at_boundary = self.at_boundary
             try:
-                self._require_ahead(run)
-            except StepPassed:
-                self._forget()
-                self.state = before
+                run.require_ahead(self._steps.count)
+            except CommandRefused:
+                self._steps.at_boundary = None
                 raise
+            self._run = run
+            self.progress = TraceProgress.of(plan, backend).changed(**_range(run))
         self._ask_for_pause(run)
         self._on_change()
 
     def cancel(self) -> str:
         """End the trace; returns what happens to it. Raises CommandRefused when there is none."""
-        with self._lock:
-            run = self._run
-            if run is None:
-                raise CommandRefused(
-                    "no trace waits or runs in this process", "see msmon status for the last one"
-                )
-            if run.begun:
+        run = self._run
+        if run is not None:
+            if self._move(run, TraceState.CANCELLED, "cancelled before it began", waiting=True):
+                return "the waiting trace was cancelled"
+            if self._is_in(run, TraceState.RUNNING):
                 run.cancelled = True
                 return "the trace ends with the current step and keeps what it has"
-            self._forget()
-        self._conclude(run, CANCELLED, "cancelled before it began")
-        self._on_release()
-        return "the waiting trace was cancelled"
+        raise CommandRefused(
+            "no trace waits or runs in this process", "see msmon status for the last one"
+        )
 
     # --- called on the thread that steps ----------------------------------------------------
 
     def at_boundary(self) -> None:
-        """Do what the trace needs between two steps; never raises."""
+        """Do what the trace needs between two steps; never raises.
+
+        Returns at once where another thread drives the profiler at this moment.
+        """
         run = self._run
-        if run is None:
+        if run is None or not self._take_wheel(blocking=False):
             return
         try:
-            self._advance(run, self._steps.count)
-        except Exception as error:  # noqa: BLE001  boundary: a profiler must not end the training
-            self._log.write("".join(traceback.format_exception(type(error), error, None)))
-            self._fail(run, f"{run.backend.name}: {type(error).__name__}: {error}")
+            self._guarded(run, self._advance, self._steps.count)
+        finally:
+            self._leave_wheel()
+
+    # --- called on the thread that ends the process -----------------------------------------
 
     def end_early(self) -> None:
-        """The process ends: close a running trace and write what it has, forget a waiting one."""
+        """The process ends: close a running trace and write what it has, fail a waiting one.
+
+        Waits for a thread that drives the profiler or writes, ``WRITING_LIMIT_S`` at most.
+        """
         run = self._run
-        if run is not None and run.begun:
-            try:
-                self._end(run, background=False)
-            except Exception as error:  # noqa: BLE001  boundary: the job must end as it would
-                self._fail(run, f"{run.backend.name}: {type(error).__name__}: {error}")
-        elif run is not None:
-            self._forget()
-            now = f"the process ended after step {self._steps.count - 1}"
-            self._conclude(run, FAILED, f"{now}, before the trace began")
+        if run is None or self._driver == threading.get_ident():  # from inside a profiler's call
+            return
+        if not self._take_wheel(timeout_s=WRITING_LIMIT_S):
+            self._log.write(f"the process ends while {run.backend.name} is busy")
+            return
+        try:
+            self._guarded(run, self._end_with_process)
+        finally:
+            self._leave_wheel()
         writing = self._writing
         if writing is not None:
             writing.join(WRITING_LIMIT_S)
 
-    # --- one boundary -------------------------------------------------------------------------
+    # --- while driving: one thread at a time --------------------------------------------------
 
-    def _advance(self, run: _Run, step: int) -> None:
+    def _take_wheel(self, blocking: bool = True, timeout_s: float = -1) -> bool:
+        taken = self._driving.acquire(blocking, timeout_s)
+        if taken:
+            self._driver = threading.get_ident()
+        return taken
+
+    def _leave_wheel(self) -> None:
+        self._driver = 0
+        self._driving.release()
+
+    def _guarded(self, run: TraceRun, action: Callable[..., None], *arguments: Any) -> None:
+        try:
+            action(run, *arguments)
+        except Exception as error:  # noqa: BLE001  boundary: a profiler must not end the training
+            self._log.write("".join(traceback.format_exception(type(error), error, None)))
+            self._fail(run, f"{run.backend.name}: {type(error).__name__}: {error}")
+
+    def _advance(self, run: TraceRun, step: int) -> None:
         """Step ``step`` begins now."""
-        if run.begun:
-            self._advance_running(run, step)
-        elif not run.plan.is_early:
-            if run.first < 0:
-                if run.pause_monitor and not self.monitor_paused:
-                    self._ask_for_pause(run)
-                    return
-                run.first = max(step + run.plan.warmup, run.plan.first_step or 0)
-                self._publish(start_step=run.first, stop_step=self._stop_step(run))
-            self._ask_for_pause(run)
-            if step > run.first:
-                self._fail(run, f"step {run.first} was skipped: the counter went on to {step}")
-            elif step >= run.first - run.plan.warmup:
-                self._begin(run, step)
-
-    def _begin(self, run: _Run, step: int) -> None:
-        if run.pause_monitor and not self.monitor_paused:
-            self._fail(run, "monitoring could not be paused in time")
-            return
-        with self._lock:
-            if self._run is not run:  # cancelled at this very moment
-                return
-            run.begun = True
-        run.backend.begin(step, run.first)
-        if step == run.first:
-            run.recording_since_s = time.monotonic()
-        self._publish(state=RUNNING)
-
-    def _advance_running(self, run: _Run, step: int) -> None:
-        if run.recording_since_s:
-            run.last = step - 1
-            run.captured += 1
-            if self._is_complete(run):
+        if self._is_in(run, TraceState.RUNNING):
+            if run.advance(step):
                 self._end(run, background=bool(run.plan.options["async_mode"]))
+        elif self._is_in(run, TraceState.READY) and not run.plan.is_early:
+            self._advance_waiting(run, step)
+
+    def _advance_waiting(self, run: TraceRun, step: int) -> None:
+        if run.first < 0:
+            if run.pause_monitor and not self._pause.granted:
+                self._ask_for_pause(run)
                 return
-        elif run.cancelled:
+            run.choose_first(step)
+            self._move(run, TraceState.READY, **_range(run))
+        self._ask_for_pause(run)
+        if step > run.first:
+            self._fail(run, f"step {run.first} was skipped: the counter went on to {step}")
+        elif step >= run.begins_at:
+            self._begin(run, step)
+
+    def _begin(self, run: TraceRun, step: int) -> None:
+        if run.pause_monitor and not self._pause.granted:
+            self._fail(run, "monitoring could not be paused in time")
+        elif self._move(run, TraceState.RUNNING):  # else it was cancelled at this very moment
+            run.begin(step)
+
+    def _end_with_process(self, run: TraceRun) -> None:
+        if self._is_in(run, TraceState.RUNNING):
             self._end(run, background=False)
-            return
-        run.backend.step(step)
-        if step >= run.first and not run.recording_since_s:
-            run.recording_since_s = time.monotonic()
+        elif self._is_in(run, TraceState.READY):
+            now = f"the process ended after step {self._steps.count - 1}"
+            self._move(run, TraceState.FAILED, f"{now}, before the trace began")
 
-    def _is_complete(self, run: _Run) -> bool:
-        if run.plan.iterations:
-            return run.cancelled or run.captured >= run.plan.iterations
-        age_ms = (time.monotonic() - run.recording_since_s) * 1000
-        return run.cancelled or age_ms >= run.plan.options["duration_ms"]
-
-    # --- the end of a trace ---------------------------------------------------------------------
-
-    def _end(self, run: _Run, background: bool) -> None:
+    def _end(self, run: TraceRun, background: bool) -> None:
         """Stop the profiler and have the files written, here or beside the training."""
         if not run.captured:
-            self._forget()
             run.backend.discard()
-            reason = "cancelled" if run.cancelled else "the process ended"
-            self._conclude(run, CANCELLED if run.cancelled else FAILED, f"{reason} before a step")
-            self._on_release()
+            if run.cancelled:
+                self._move(run, TraceState.CANCELLED, "cancelled before a step")
+            else:
+                self._move(run, TraceState.FAILED, "the process ended before a step")
             return
         run.backend.end()
-        self._publish(state=PARSING, captured=(run.last - run.captured + 1, run.last))
-        self._forget()
-        self._on_release()
-        if background:
-            self._writing = threading.Thread(
-                target=self._write, args=(run,), name="msmon-trace", daemon=True
-            )
-            self._writing.start()
+        self._move(run, TraceState.PARSING, captured=run.captured_steps)
+        if background and self._write_beside(run):
             return
         self._log.write("writing the trace: the training waits for it (not with --async-mode)")
         self._write(run)
 
-    def _write(self, run: _Run) -> None:
+    def _write_beside(self, run: TraceRun) -> bool:
+        """Write on a thread of its own; False when the process can't start one any more."""
+        writing = threading.Thread(target=self._write, args=(run,), name="msmon-trace", daemon=True)
+        try:
+            writing.start()
+        except RuntimeError:
+            return False
+        self._writing = writing
+        return True
+
+    def _write(self, run: TraceRun) -> None:
         began_s = time.monotonic()
         try:
-            files = run.backend.write(run.last - run.captured + 1, run.last)
+            files = run.write()
         except Exception as error:  # noqa: BLE001  boundary: a full disk must not end the training
             reason = f"the trace could not be written: {type(error).__name__}: {error}"
-            self._conclude(run, FAILED, reason)
+            self._move(run, TraceState.FAILED, reason)
             return
         self._log.write(f"trace written in {time.monotonic() - began_s:.1f} s: {', '.join(files)}")
-        self._publish(files=files)
-        missing = max(0, run.plan.iterations - run.captured)
-        if not missing:
-            self._conclude(run, DONE, "")
-            return
-        why = "it was cancelled" if run.cancelled else "the process ended"
-        text = f"{run.captured} of {run.plan.iterations} steps: {why} after step {run.last}"
-        self._publish(partial=True)
-        self._conclude(run, DONE, text)
+        missing = run.shortfall()
+        self._move(run, TraceState.DONE, missing, files=files, partial=bool(missing))
 
-    def _fail(self, run: _Run, reason: str) -> None:
-        self._forget()
-        if run.begun:
-            try:
+    def _fail(self, run: TraceRun, reason: str) -> None:
+        if self._is_in(run, TraceState.RUNNING):
+            try:  # before monitoring may have MSPTI back
                 run.backend.discard()
             except Exception as error:  # noqa: BLE001  boundary: it has failed already
                 self._log.write(f"after a failed trace: {error}")
-        self._conclude(run, FAILED, reason)
-        self._on_release()
+        self._move(run, TraceState.FAILED, reason)
 
-    # --- state ------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------
 
-    def _forget(self) -> None:
-        """From now on ``step()`` is a counter again."""
-        self._steps.at_boundary = None
-        self._run = None
+    def _is_in(self, run: TraceRun, state: TraceState) -> bool:
+        with self._lock:
+            return self._run is run and self.progress.state is state
 
-    def _conclude(self, run: _Run, state: str, reason: str) -> None:
-        self._log.write(f"trace of {run.plan.describe()}: {state}{': ' if reason else ''}{reason}")
-        self._publish(state=state, reason=reason[:MAX_PROBLEM_CHARACTERS])
+    def _move(
+        self,
+        run: TraceRun,
+        state: TraceState,
+        reason: str = "",
+        waiting: bool = False,
+        **changes: Any,
+    ) -> bool:
+        """Put a trace into a state; False, and nothing done, when it is not the current one.
 
-    def _publish(self, **changes: Any) -> None:
-        self.state = self.state.changed(**changes)
+        With ``waiting``, the same when it has begun. From PARSING on, ``step()`` is a counter
+        again and monitoring may have MSPTI back.
+        """
+        with self._lock:
+            if self._run is not run:
+                return False
+            if waiting and self.progress.state is not TraceState.READY:
+                return False
+            reason = reason[:MAX_PROBLEM_CHARACTERS]
+            self.progress = self.progress.changed(state=state, reason=reason, **changes)
+            if state is TraceState.PARSING or state in _ENDED:
+                self._steps.at_boundary = None
+                self._pause.withdraw()
+            if state in _ENDED:
+                self._run = None
+        if state in _ENDED:
+            outcome = f"{state.value}: {reason}" if reason else state.value
+            self._log.write(f"trace of {run.plan.describe()}: {outcome}")
         self._on_change()
+        return True
 
-    def _stop_step(self, run: _Run) -> int:
-        return run.first + run.plan.iterations if run.plan.iterations else -1
-
-    def _ask_for_pause(self, run: _Run) -> None:
+    def _ask_for_pause(self, run: TraceRun) -> None:
         """Have monitoring make way shortly before the trace begins."""
-        if not run.pause_monitor or run.pause_asked or run.plan.is_early:
+        if not run.pause_monitor or run.plan.is_early:
             return
-        ahead = run.first - run.plan.warmup - self._steps.count if run.first >= 0 else 0
+        ahead = run.begins_at - self._steps.count if run.first >= 0 else 0
         lead_s = ahead * self._steps.step_s
         if ahead <= PAUSE_LEAD_STEPS or 0 < lead_s <= PAUSE_LEAD_S:
-            run.pause_asked = True
-            self._on_pause()
+            with self._lock:
+                if self._run is run:  # a cancelled trace would leave monitoring paused
+                    self._pause.want()
 
-    def _require_ahead(self, run: _Run) -> None:
-        current, first = self._steps.count, run.plan.first_step
-        if first is None or first - run.plan.warmup > current:
-            return
-        earliest = current + 1 + run.plan.warmup
-        next_step = f"step {earliest} is the first that can be traced; -1 takes the next"
-        if first < current:
-            text = f"step {first} has passed: the current step is {current}"
-        elif first == current:
-            text = f"step {first} has begun already: it is the current step"
-        else:
-            text = f"{run.plan.warmup} warm-up steps before step {first} do not fit: "
-            text += f"the current step is {current}"
-        raise StepPassed(text, next_step, current)
+
+def _range(run: TraceRun) -> dict[str, Any]:
+    """Return what is known of the steps of a trace, as fields of its progress."""
+    return {"start_step": run.first, "stop_step": run.stop_step} if run.first >= 0 else {}

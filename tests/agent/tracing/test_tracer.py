@@ -9,8 +9,10 @@ import pytest
 
 from msmon.agent.log import AgentLog
 from msmon.agent.steps.counter import StepCounter
+from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan
-from msmon.agent.tracing.tracer import StepPassed, Tracer
+from msmon.agent.tracing.run import StepPassed
+from msmon.agent.tracing.tracer import Tracer
 from msmon.bus.codec import encode
 from msmon.bus.messages import Status
 from msmon.errors import CommandRefused
@@ -57,13 +59,10 @@ class Job:
         self.steps = StepCounter()
         self.steps.explicit = True
         self.asked: list[str] = []
-        self.tracer = Tracer(
-            self.steps,
-            AgentLog(None),
-            lambda: None,
-            lambda: self.asked.append("pause"),
-            lambda: self.asked.append("release"),
+        self.pause = MonitorPause(
+            lambda: self.asked.append("pause" if self.pause.wanted else "release")
         )
+        self.tracer = Tracer(self.steps, AgentLog(None), lambda: None, self.pause)
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -78,7 +77,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        return self.tracer.state.state
+        return self.tracer.progress.state.value
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_exactly_the_steps_asked_for_are_traced(job):
     job.step(4)
     job.arm(backend, start_step=10)
     assert job.state == "ready"
-    assert (job.tracer.state.start_step, job.tracer.state.stop_step) == (10, 12)
+    assert (job.tracer.progress.start_step, job.tracer.progress.stop_step) == (10, 12)
     job.step(5)
     assert backend.calls == []
     job.step()
@@ -99,8 +98,8 @@ def test_exactly_the_steps_asked_for_are_traced(job):
     job.step(2)
     assert backend.calls == [("begin", 10, 10), ("step", 11), ("end",), ("write", 10, 11)]
     assert job.state == "done"
-    assert job.tracer.state.captured == (10, 11)
-    assert job.tracer.state.files == ("10-11.json",)
+    assert job.tracer.progress.captured == (10, 11)
+    assert job.tracer.progress.files == ("10-11.json",)
     assert job.steps.at_boundary is None
 
 
@@ -110,7 +109,7 @@ def test_warm_up_comes_before_the_first_step_and_is_not_counted(job):
     job.step(20)
     begun = [("begin", 8, 10), ("step", 9), ("step", 10), ("step", 11)]
     assert backend.calls == [*begun, ("end",), ("write", 10, 11)]
-    assert job.tracer.state.captured == (10, 11)
+    assert job.tracer.progress.captured == (10, 11)
 
 
 def test_next_step_is_the_one_that_begins_next(job):
@@ -155,7 +154,7 @@ def test_one_trace_after_another(job):
     for first in (5, 10):
         job.arm(NotingBackend(), start_step=first)
         job.step(7)
-        assert job.tracer.state.captured == (first, first + 1)
+        assert job.tracer.progress.captured == (first, first + 1)
 
 
 def test_a_waiting_trace_is_cancelled_at_once(job):
@@ -176,7 +175,7 @@ def test_a_running_trace_is_cancelled_at_the_next_step_and_keeps_what_it_has(job
     job.tracer.cancel()
     job.step()
     assert backend.calls[-1] == ("write", 1, 3)
-    assert (job.state, job.tracer.state.partial) == ("done", True)
+    assert (job.state, job.tracer.progress.partial) == ("done", True)
 
 
 def test_a_job_that_ends_early_keeps_a_partial_trace_and_says_so(job):
@@ -185,8 +184,8 @@ def test_a_job_that_ends_early_keeps_a_partial_trace_and_says_so(job):
     job.step(8)
     job.tracer.end_early()
     assert backend.calls[-1] == ("write", 5, 7)
-    assert job.tracer.state.partial
-    assert job.tracer.state.reason == "3 of 10 steps: the process ended after step 7"
+    assert job.tracer.progress.partial
+    assert job.tracer.progress.reason == "3 of 10 steps: the process ended after step 7"
 
 
 def test_a_job_that_ends_before_the_first_step_says_so(job):
@@ -194,17 +193,17 @@ def test_a_job_that_ends_before_the_first_step_says_so(job):
     job.step(8)
     job.tracer.end_early()
     assert job.state == "failed"
-    assert "ended after step 7" in job.tracer.state.reason
+    assert "ended after step 7" in job.tracer.progress.reason
 
 
 @pytest.mark.parametrize("failing", ["begin", "step", "end", "write"])
 def test_a_profiler_that_fails_ends_the_trace_and_not_the_training(job, failing):
     backend = NotingBackend(failing)
     job.arm(backend, start_step=2, pause_monitor=True)
-    job.tracer.monitor_paused = True
+    job.pause.grant()
     job.step(10)
     assert job.state == "failed"
-    assert "profiler is busy" in job.tracer.state.reason
+    assert "profiler is busy" in job.tracer.progress.reason
     assert job.asked == ["pause", "release"]
     assert job.steps.at_boundary is None
 
@@ -217,7 +216,7 @@ def test_a_failure_with_a_very_long_text_still_fits_a_status(job):
     job.arm(Wordy(), start_step=2)
     job.step(3)
     assert job.state == "failed"
-    assert encode(Status("idle", trace=job.tracer.state.as_fields()))
+    assert encode(Status("idle", trace=job.tracer.progress.as_fields()))
 
 
 def test_writing_in_the_background_holds_up_no_step(job):
@@ -226,7 +225,7 @@ def test_writing_in_the_background_holds_up_no_step(job):
     job.arm(backend, start_step=1, analyse=True, async_mode=True)
     job.step(5)
     assert job.state == "parsing"
-    assert job.tracer.state.captured == (1, 2)
+    assert job.tracer.progress.captured == (1, 2)
     with pytest.raises(CommandRefused, match="still being written"):
         job.arm(NotingBackend(), start_step=20)
     gate.set()
@@ -261,7 +260,7 @@ def test_monitoring_is_paused_shortly_before_and_comes_back(job):
     assert job.asked == []
     job.step(48)
     assert job.asked == ["pause"]
-    job.tracer.monitor_paused = True
+    job.pause.grant()
     job.step(10)
     assert job.asked == ["pause", "release"]
     assert job.state == "done"
@@ -272,7 +271,7 @@ def test_a_trace_does_not_run_beside_monitoring(job):
     job.arm(backend, pause_monitor=True, start_step=3)
     job.step(10)
     assert backend.calls == []
-    assert job.tracer.state.reason == "monitoring could not be paused in time"
+    assert job.tracer.progress.reason == "monitoring could not be paused in time"
 
 
 def test_a_counter_that_jumps_over_the_first_step_fails_the_trace(job):
@@ -280,4 +279,4 @@ def test_a_counter_that_jumps_over_the_first_step_fails_the_trace(job):
     job.steps.set(5000)
     job.step()
     assert job.state == "failed"
-    assert "went on to 5001" in job.tracer.state.reason
+    assert "went on to 5001" in job.tracer.progress.reason

@@ -1,0 +1,137 @@
+"""The agent of one process, put together: collector, link, tracer, and what lies between them."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import msmon
+from msmon.agent.collector import Collector
+from msmon.agent.link.notices import Notices
+from msmon.agent.link.pending import PendingCommand, PendingCommands, SeenRequests
+from msmon.agent.link.thread import Link
+from msmon.agent.link.uplink import Uplink
+from msmon.agent.log import AgentLog
+from msmon.agent.ranks import process
+from msmon.agent.steps.counter import StepCounter
+from msmon.agent.tracing.control import TraceControl
+from msmon.agent.tracing.pause import MonitorPause
+from msmon.agent.tracing.tracer import Tracer
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import Hello, Status, TraceState
+from msmon.sessions import ProcessInfo
+
+SESSION_END_LIMIT_S = 0.7
+"""How long the exit of the job may be held up to end a running session."""
+
+FLUSH_LIMIT_S = 0.3
+"""How long it may be held up to send what is left."""
+
+
+class Agent:
+    """The agent of one process. Its parts have the state; each says which thread writes it.
+
+    ``_identity`` is written by the link's thread, ``_framework_trace`` by the one that trains;
+    both are replaced as a whole.
+    """
+
+    def __init__(self, identity: ProcessInfo, steps: StepCounter) -> None:
+        self._identity = identity
+        self._steps = steps
+        log = AgentLog.from_environment(os.environ)
+        self._notices = Notices()
+        self._seen = SeenRequests()
+        self._framework_trace: dict[str, Any] = {}
+        self._uplink = Uplink(self._notices.wake)
+        pause = MonitorPause(lambda: self._collector.look_at_pause())
+        self._tracer = Tracer(steps, log, self._notices.status_changed, pause)
+        self._collector = Collector(
+            self._uplink,
+            lambda: steps.current,
+            log,
+            self._notices.status_changed,
+            self._notices.add_answer,
+            TraceControl(self._tracer, steps, identity),
+            pause,
+        )
+        self._link = Link(
+            lambda: local_endpoint(os.environ),
+            self._hello,
+            self._status,
+            self._uplink,
+            self._notices,
+            PendingCommands(self._collector.submit, lambda: self._collector.stuck_in, self._seen),
+            log,
+        )
+
+    def start(self) -> None:
+        """Start both threads. Raises RuntimeError when the process can't start any more."""
+        self._collector.start()  # first: a process that is registered must be able to answer
+        self._link.start()
+
+    @property
+    def identity(self) -> ProcessInfo:
+        """Who this process is."""
+        return self._identity
+
+    @property
+    def is_monitoring(self) -> bool:
+        """Whether an npu-monitor session runs, as far as is known at this moment."""
+        return self._collector.state.state == "monitoring"
+
+    @property
+    def trace_holder(self) -> str:
+        """The trace that waits or runs in this process; empty when there is none."""
+        return self._tracer.holder
+
+    def submit(self, action: str, fields: dict[str, Any], request_id: str) -> None:
+        """Queue a command that the framework has delivered; nobody waits for an answer."""
+        if self._seen.is_new(request_id):
+            self._collector.submit(PendingCommand("", action, fields, request_id))
+
+    def note_framework_trace(self, trace: dict[str, Any]) -> None:
+        """Keep for the next heartbeat what the framework says of a trace of its own."""
+        self._framework_trace = trace
+
+    def shut_down(self) -> None:
+        """End both threads; a running session is ended and sent, in bounded time.
+
+        A trace that runs is closed first and written, which takes as long as it takes.
+        """
+        self._tracer.end_early()
+        busy = self._collector.busy
+        self._collector.shut_down()
+        ended = self._collector.join(SESSION_END_LIMIT_S if busy else FLUSH_LIMIT_S)
+        self._link.shut_down(FLUSH_LIMIT_S)
+        if self._link.join(2 * FLUSH_LIMIT_S) and ended:
+            self._notices.close()
+
+    def _hello(self) -> Hello:
+        self._identity = process.with_framework(self._identity)
+        return Hello(msmon.__version__, "agent", self._identity)
+
+    def _status(self) -> Status:
+        now = self._collector.state
+        trace = self._tracer.progress
+        framework = self._framework_trace if trace.state is TraceState.IDLE else {}
+        self._steps.measure()
+        return Status(
+            state="tracing" if trace.state is TraceState.RUNNING else now.state,
+            step=self._steps.current,
+            step_age_s=self._steps.age_s,
+            session_id=now.session_id,
+            settings=now.settings,
+            unavailable_kinds=now.unavailable_kinds,
+            counts=now.counts,
+            stuck_in=self._collector.stuck_in,
+            cpu_s=now.cpu_s + self._link.cpu_s,
+            library=now.library,
+            flush_age_s=_age_s(now.flushed_monotonic_s),
+            problem=now.problem,
+            trace={**trace.as_fields(), **framework, "step_s": self._steps.step_s},
+        )
+
+
+def _age_s(monotonic_s: float | None) -> float:
+    return -1.0 if monotonic_s is None else max(0.0, time.monotonic() - monotonic_s)

@@ -1,0 +1,198 @@
+"""Monitoring in this process: at most one session, started, changed, paused and ended.
+
+Everything here runs on the collector's thread, except what says otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msmon.agent.link.uplink import Uplink
+from msmon.agent.log import AgentLog
+from msmon.agent.session import MonitoringSession
+from msmon.agent.session_answers import session_answer, totals
+from msmon.agent.tracing.pause import MonitorPause
+from msmon.bus.messages import Answer
+from msmon.errors import CommandRefused, MsmonError, UsageError
+from msmon.recording import library
+from msmon.recording.recorder import MsptiCall, Recorder
+from msmon.records.kinds import format_kinds
+from msmon.sessions import Counts, MonitorSettings
+
+
+class Monitoring:
+    """The session of this process, and the recorder that sessions share.
+
+    Written by the collector's thread. ``phase`` and ``call_in_progress`` may be read from any.
+    ``on_phase`` is called where a phase begins that may last, so that others hear of it.
+    """
+
+    def __init__(
+        self,
+        uplink: Uplink,
+        step: Callable[[], int],
+        log: AgentLog,
+        pause: MonitorPause,
+        on_phase: Callable[[], None],
+    ) -> None:
+        self.phase = "idle"
+        """"idle", "starting", "monitoring", "paused" or "stopping"."""
+        self.session: MonitoringSession | None = None
+        self.problem = ""
+        """What keeps this process from being monitored, if anything."""
+        self.library = ""
+        """Which MSPTI library is in use and why."""
+        self.last_counts = Counts()
+        """Those of the session that has ended last."""
+        self._uplink = uplink
+        self._step = step
+        self._log = log
+        self._pause = pause
+        self._on_phase = on_phase
+        self._loading: MsptiCall | None = None
+        self._recorder: Recorder | None = None
+
+    @property
+    def call_in_progress(self) -> MsptiCall | None:
+        """The call into MSPTI or the loader that has not returned yet; for any thread."""
+        recorder = self._recorder
+        return self._loading or (recorder.call_in_progress if recorder else None)
+
+    def look_for_library(self) -> None:
+        """Find out which MSPTI library there is, before anybody asks for monitoring."""
+        try:
+            self.library = library.describe()
+        except (MsmonError, OSError) as error:
+            self.problem = str(error)
+            self._log.write(self.problem)
+
+    # --- commands -------------------------------------------------------------------------
+
+    def start(self, fields: dict[str, Any]) -> Answer:
+        """Begin a session. Raises CommandRefused, UsageError and what MSPTI's start raises."""
+        if self.session is not None:
+            raise CommandRefused(
+                f"monitoring runs already (session {self.session.session_id})",
+                "change it with update, or end it with stop",
+            )
+        settings = MonitorSettings.from_fields(fields)
+        self._enter("starting")
+        try:
+            session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._step)
+            session.start()
+        except MsmonError as error:
+            self.problem = str(error)
+            self.phase = "idle"
+            raise
+        self.problem = ""
+        self.session = session
+        self.phase = "monitoring"
+        kinds = format_kinds(session.recorded_kinds)
+        self._log.write(f"session {session.session_id} started: {kinds}")
+        return session_answer(session, f"monitoring started: {kinds}")
+
+    def update(self, fields: dict[str, Any]) -> Answer:
+        """Change the settings that ``fields`` mentions. Raises CommandRefused and UsageError."""
+        session = self.session
+        if session is None:
+            raise CommandRefused("monitoring does not run in this process", "start it first")
+        session.update(fields)
+        changed = ", ".join(f"{name}={fields[name]!r}" for name in sorted(fields))
+        return session_answer(session, f"monitoring updated: {changed or 'nothing was mentioned'}")
+
+    def stop(self, fields: dict[str, Any]) -> Answer:
+        """End the session, if there is one. Raises UsageError."""
+        if fields:
+            raise UsageError(f"stop takes no options, got {', '.join(sorted(fields))}")
+        session = self.session
+        if session is None:
+            return Answer(True, "monitoring does not run in this process; nothing to stop")
+        self.end("stopped")
+        return session_answer(session, f"monitoring stopped: {totals(session.counts())}")
+
+    # --- between commands -----------------------------------------------------------------
+
+    @property
+    def next_tick_s(self) -> float | None:
+        """When :meth:`tick` is to be called, on the monotonic clock; None: never."""
+        return self.session.next_tick_s if self.session is not None else None
+
+    def tick(self) -> None:
+        """Take what was recorded, or end a session whose time is over."""
+        if self.session is None:
+            return
+        if self.session.due:
+            self.end("duration")
+        else:
+            self.session.tick()
+
+    def follow_pause(self) -> None:
+        """Make way for a trace that wants it, and go on when none does any more.
+
+        Looks again after each turn: stopping and starting MSPTI takes its time, and what is
+        wanted may change meanwhile.
+        """
+        try:
+            while self._pause.wanted != self._pause.granted:
+                if self._pause.wanted:
+                    self._rest()
+                    self._pause.grant()
+                elif self._pause.take_back():
+                    self._go_on()
+        except Exception:
+            self.give_up()  # else the session would rest for ever
+            raise
+
+    def _rest(self) -> None:
+        if self.session is not None:
+            self.session.pause()
+            self.phase = "paused"
+
+    def _go_on(self) -> None:
+        session = self.session
+        if session is None or not session.paused:
+            return
+        try:
+            session.resume()
+        except MsmonError as error:
+            session.problem = f"monitoring could not go on after the trace: {error.message}"
+            self.end("failed")
+        else:
+            self.phase = "monitoring"
+
+    def end(self, reason: str) -> None:
+        """End the session, if there is one, and deliver all that it holds."""
+        session = self.session
+        if session is None:
+            return
+        self._enter("stopping")
+        session.stop(reason)
+        self.session = None
+        self.phase = "idle"
+        self.last_counts = session.counts()
+        self.problem = session.problem
+        self._log.write(f"session {session.session_id} ended: {reason}")
+
+    def give_up(self) -> None:
+        """End the session after an unforeseen failure; what was not read yet is lost."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.abandon()
+        elif self._recorder is not None:
+            self._recorder.abandon()
+        self.phase = "idle"
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._on_phase()
+
+    def _open_recorder(self) -> Recorder:
+        if self._recorder is None:
+            self._loading = MsptiCall("loading libmspti.so", time.monotonic())
+            try:
+                self._recorder, self.library = library.open_recorder("npu-monitor")
+            finally:
+                self._loading = None
+        return self._recorder
