@@ -26,7 +26,8 @@ from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MemcpyKind, MemoryOperation
 from msmon.records.layout import API_KINDS, LAYOUTS, TEXT_FIELDS
 from msmon.records.record_filter import RecordFilter
-from msmon.records.statistics import WindowStatistics, operator_rows
+from msmon.records.statistics import WindowStatistics
+from msmon.records.windows import operator_rows
 
 VALID_BYTES = 8 * 1024 * 1024 * 8 // 10
 """MSPTI completes an 8 MiB buffer when it is 80 % full."""

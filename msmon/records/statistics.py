@@ -8,10 +8,8 @@ of other intervals or ranks can be merged without loss.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,8 +17,8 @@ from msmon.records.batch import Batch, Column, join_columns
 from msmon.records.durations import Durations, Label, durations_of, marker_durations
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.markers import MarkerPairing
-from msmon.records.operators import CHUNK_RECORDS, OperatorGroup, exact_sums
-from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, OTHER_NAME, Window, bucket_bounds_ns
+from msmon.records.operators import CHUNK_RECORDS, OperatorGroup
+from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, OTHER_NAME, Window, bucket_rows
 
 NAME_CAP = 1000
 """Operators per kind and window that are shown by name."""
@@ -132,7 +130,7 @@ class WindowStatistics:
             for field, column in zip(("count", "total_ns", "min_ns", "max_ns"), group.columns()):
                 rows[field] = column
             operator, bucket, count = group.buckets()
-            buckets.append(_bucket_rows(operator + start, bucket, count))
+            buckets.append(bucket_rows(operator + start, bucket, count))
             operators.append(rows)
             start += len(rows)
         return (
@@ -168,136 +166,3 @@ def _timed_by_device(durations: Durations) -> Iterator[tuple[int, Column, Column
         for device_id in np.unique(devices):
             mine = devices == device_id
             yield int(device_id), values[mine], label_ids[mine]
-
-
-def _bucket_rows(operator: Column, bucket: Column, count: Column) -> Column:
-    rows = np.zeros(len(operator), BUCKET_DTYPE)
-    rows["operator"] = operator
-    rows["bucket"] = bucket
-    rows["count"] = count
-    return rows
-
-
-@dataclass(frozen=True)
-class OperatorRow:
-    """One operator of a window in words; ``index`` is its row in ``Window.operators``."""
-
-    index: int
-    kind: ActivityKind
-    device_id: int
-    name: str
-    domain: str
-    count: int
-    total_ns: int
-    min_ns: int
-    max_ns: int
-
-    @property
-    def mean_ns(self) -> float:
-        """Mean duration in ns."""
-        return self.total_ns / self.count if self.count else 0.0
-
-
-def operator_rows(window: Window) -> list[OperatorRow]:
-    """Return the operators of a window in its order."""
-    names = window.names
-    return [
-        OperatorRow(index, ActivityKind(kind), device, names[name], names[domain], *numbers)
-        for index, (kind, device, name, domain, *numbers) in enumerate(window.operators.tolist())
-    ]
-
-
-def quantile_ns(window: Window, operator_index: int, q: float) -> float:
-    """Return the ``q`` quantile (0 to 1) of an operator's durations in ns.
-
-    It is the middle of the bucket that holds the record of that rank, within the
-    operator's minimum and maximum: off by 6.3 % at most. Without records it is 0.
-    """
-    operator = window.operators[operator_index]
-    low, high = int(operator["min_ns"]), int(operator["max_ns"])
-    if q <= 0 or q >= 1:
-        return float(low if q <= 0 else high)
-    owners = window.buckets["operator"]
-    first = bisect_left(owners, operator_index)
-    mine = window.buckets[first : bisect_left(owners, operator_index + 1, first)]
-    if not len(mine):
-        return 0.0
-    ranks = np.cumsum(mine["count"])
-    place = int(np.searchsorted(ranks, np.ceil(q * int(ranks[-1]))))
-    lower, upper = bucket_bounds_ns(int(mine["bucket"][place]))
-    middle = (lower + upper) / 2 if lower else 0.0
-    return min(max(middle, low), high)
-
-
-def merge(windows: Iterable[Window]) -> Window:
-    """Merge windows (at least one) of any intervals, sessions or ranks into one.
-
-    Counts, totals, extremes and histograms are as if all records had been in one
-    window. Its index and step are the largest, its interval spans all of theirs;
-    overflow_names is the largest too, since the same names may have overflowed.
-    """
-    merged = list(windows)
-    text_ids: dict[str, int] = {"": 0}
-    parts = [_with_texts(window, text_ids) for window in merged]
-    operators, operator_ids = _merge_operators(join_columns(parts))
-    starts = np.cumsum([0, *(len(part) for part in parts)])[:-1].tolist()
-    joined = join_columns([window.buckets for window in merged])
-    shifted = np.concatenate(
-        [window.buckets["operator"] + np.int64(at) for window, at in zip(merged, starts)]
-    )
-    return Window(
-        index=max(window.index for window in merged),
-        start_ns=min(window.start_ns for window in merged),
-        end_ns=max(window.end_ns for window in merged),
-        operators=operators,
-        buckets=_merge_buckets(operator_ids[shifted], joined),
-        names=tuple(text_ids),
-        step=max(window.step for window in merged),
-        received=_sum_counts(window.received for window in merged),
-        kept=_sum_counts(window.kept for window in merged),
-        untimed=_sum_counts(window.untimed for window in merged),
-        overflow_names=max(window.overflow_names for window in merged),
-    )
-
-
-def _with_texts(window: Window, text_ids: dict[str, int]) -> Column:
-    operators = window.operators.copy()
-    ids = np.array([text_ids.setdefault(name, len(text_ids)) for name in window.names])
-    operators["name"] = ids[window.operators["name"]]
-    operators["domain"] = ids[window.operators["domain"]]
-    return operators
-
-
-def _merge_operators(operators: Column) -> tuple[Column, Column]:
-    """Return (merged rows, the merged row of each given row)."""
-    keys = ("kind", "device_id", "name", "domain")
-    order = np.lexsort([operators[key] for key in reversed(keys)])
-    rows = operators.take(order)
-    is_first = np.ones(len(rows), dtype=bool)
-    is_first[1:] = np.any([rows[key][1:] != rows[key][:-1] for key in keys], axis=0)
-    merged = rows.take(np.flatnonzero(is_first))
-    places = np.cumsum(is_first) - 1
-    for field in ("count", "total_ns"):
-        merged[field] = exact_sums(rows[field], places, len(merged))
-    if len(rows):
-        firsts = np.flatnonzero(is_first)
-        merged["min_ns"] = np.minimum.reduceat(rows["min_ns"], firsts)
-        merged["max_ns"] = np.maximum.reduceat(rows["max_ns"], firsts)
-    back = np.empty(len(rows), np.int64)
-    back[order] = places
-    return merged, back
-
-
-def _merge_buckets(operator_ids: Column, buckets: Column) -> Column:
-    keys = (operator_ids.astype(np.uint64) << np.uint64(16)) | buckets["bucket"]
-    distinct, places = np.unique(keys, return_inverse=True)
-    counts = np.zeros(len(distinct), np.uint64)
-    np.add.at(counts, places, buckets["count"])
-    return _bucket_rows(distinct >> np.uint64(16), distinct & np.uint64(0xFFFF), counts)
-
-
-def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)

@@ -6,6 +6,7 @@ with windows of other intervals or ranks, and still answer quantiles.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,3 +97,63 @@ class Window(WindowHeader):
         if len(filled) and int(filled["operator"].max()) >= len(rows):
             raise ValueError("a window bucket refers to an operator that was not sent")
         return rows, filled, texts
+
+
+def bucket_rows(operator: Column, bucket: Column, count: Column) -> Column:
+    """Return rows of ``BUCKET_DTYPE`` from their columns, each of shape (n,)."""
+    rows = np.zeros(len(operator), BUCKET_DTYPE)
+    rows["operator"] = operator
+    rows["bucket"] = bucket
+    rows["count"] = count
+    return rows
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator of a window in words; ``index`` is its row in ``Window.operators``."""
+
+    index: int
+    kind: ActivityKind
+    device_id: int
+    name: str
+    domain: str
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+
+    @property
+    def mean_ns(self) -> float:
+        """Mean duration in ns."""
+        return self.total_ns / self.count if self.count else 0.0
+
+
+def operator_rows(window: Window) -> list[OperatorRow]:
+    """Return the operators of a window in its order."""
+    names = window.names
+    return [
+        OperatorRow(index, ActivityKind(kind), device, names[name], names[domain], *numbers)
+        for index, (kind, device, name, domain, *numbers) in enumerate(window.operators.tolist())
+    ]
+
+
+def quantile_ns(window: Window, operator_index: int, q: float) -> float:
+    """Return the ``q`` quantile (0 to 1) of an operator's durations in ns.
+
+    It is the middle of the bucket that holds the record of that rank, within the
+    operator's minimum and maximum: off by 6.3 % at most. Without records it is 0.
+    """
+    operator = window.operators[operator_index]
+    low, high = int(operator["min_ns"]), int(operator["max_ns"])
+    if q <= 0 or q >= 1:
+        return float(low if q <= 0 else high)
+    owners = window.buckets["operator"]
+    first = bisect_left(owners, operator_index)
+    mine = window.buckets[first : bisect_left(owners, operator_index + 1, first)]
+    if not len(mine):
+        return 0.0
+    ranks = np.cumsum(mine["count"])
+    place = int(np.searchsorted(ranks, np.ceil(q * int(ranks[-1]))))
+    lower, upper = bucket_bounds_ns(int(mine["bucket"][place]))
+    middle = (lower + upper) / 2 if lower else 0.0
+    return min(max(middle, low), high)

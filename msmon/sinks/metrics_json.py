@@ -9,8 +9,7 @@ from typing import Any
 
 from msmon.errors import SinkError
 from msmon.records.batch import printable
-from msmon.records.statistics import operator_rows, quantile_ns
-from msmon.records.windows import Window
+from msmon.records.windows import Window, operator_rows, quantile_ns
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import SessionOutput, Sink

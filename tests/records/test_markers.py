@@ -187,6 +187,30 @@ def test_starts_without_an_end_are_bounded_and_the_oldest_go_first() -> None:
     assert [name for _, _, name, *_ in words(completed)] == [f"range {n}" for n in range(6, 16)]
 
 
+def test_an_open_range_outlives_any_number_of_finished_ones_whose_device_part_never_comes() -> None:
+    pairing = MarkerPairing(limit=50)
+    events = pairing.add(markers(host_range(0, 1, 2, "outer")[0]))
+    for batch in range(30):
+        numbers = range(1 + 10 * batch, 11 + 10 * batch)
+        rows = [item for number in numbers for item in device_range(number, 1, 2, "inner")]
+        events = pairing.add(markers(*(item for item in rows if item["source_kind"] == HOST)))
+        assert (len(events), events.evicted_starts, events.orphan_ends) == (10, 0, 0)
+    assert events.open_ranges == 1
+    completed = pairing.add(markers(host_range(0, 1, 9, "")[1]))
+    assert words(completed) == [(0, HOST, "outer", "d", 1, 9, False)]
+
+
+def test_a_device_range_whose_name_had_to_go_is_counted() -> None:
+    pairing = MarkerPairing(limit=1)
+    host = [item for item in device_range(1, 1, 2, "a") if item["source_kind"] == HOST]
+    device = [item for item in device_range(1, 1, 2, "a") if item["source_kind"] == DEVICE]
+    pairing.add(markers(*host))
+    pairing.add(markers(host_range(2, 1, 2, "pushes the name of 1 out")[0]))
+    counted = [pairing.add(batch) for batch in [markers(*device)] + [markers()] * LATE_BATCHES]
+    assert [events for events in counted if len(events)] == []
+    assert sum(events.orphan_ends for events in counted) == 2
+
+
 def test_doubled_records_are_counted_and_the_first_one_wins() -> None:
     first, end = host_range(1, 10, 30, "first")
     second, _ = host_range(1, 20, 30, "second")
@@ -203,7 +227,7 @@ def test_texts_of_finished_ranges_are_forgotten() -> None:
         rows = [item for number in numbers for item in host_range(number, 1, 2, f"step {number}")]
         events = pairing.add(markers(*rows))
         assert len(events.strings) <= 502
-    assert len(pairing._texts) < 6000
+    assert pairing.texts_kept < 6000
     assert words(pairing.add(markers(host_range(0, 1, 2, "")[1]))) == [
         (0, HOST, "open", "d", 1, 2, False)
     ]

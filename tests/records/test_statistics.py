@@ -16,8 +16,9 @@ from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
 from msmon.records.layout import API_KINDS
 from msmon.records.markers import LATE_BATCHES
-from msmon.records.statistics import WindowStatistics, merge, operator_rows, quantile_ns
-from msmon.records.windows import Window, bucket_of
+from msmon.records.merging import merge
+from msmon.records.statistics import WindowStatistics
+from msmon.records.windows import Window, bucket_of, operator_rows, quantile_ns
 
 MAX_U64 = 2**64 - 1
 TIMED_KINDS = sorted(set(ActivityKind) - {ActivityKind.Marker, ActivityKind.ExternalCorrelation})

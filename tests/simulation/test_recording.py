@@ -20,7 +20,8 @@ from msmon.ffi.mspti import Mspti
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import NAMELESS_KINDS
-from msmon.records.statistics import WindowStatistics, operator_rows
+from msmon.records.statistics import WindowStatistics
+from msmon.records.windows import operator_rows
 from msmon.simulation import SimulatedMspti, expected_step, parse_simulation
 from msmon.simulation.image import CStrings, StepImage
 from msmon.simulation.ledger import Ledger

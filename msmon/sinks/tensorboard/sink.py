@@ -18,8 +18,7 @@ from typing import Any
 from msmon.errors import SinkError
 from msmon.records.batch import printable
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
-from msmon.records.statistics import quantile_ns
-from msmon.records.windows import OTHER_NAME, Window
+from msmon.records.windows import OTHER_NAME, Window, quantile_ns
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to, whole_number
 from msmon.sinks.base import SessionOutput, Sink
