@@ -10,11 +10,10 @@ from typing import Any, overload
 import numpy as np
 
 from msmon.monitor_api.activities import Table, activities
-from msmon.records.batch import Column
+from msmon.records.batch import Column, arrow_table, numpy_columns
 from msmon.records.dtypes import DTYPES, EVENT_DTYPE
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import EVENT_TEXT_FIELDS, TEXT_FIELDS
-from msmon.records.tables import arrow_table, numpy_columns
 
 _OBJECTS_AT_ONCE = 1024
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from msmon.errors import UsageError
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import TEXT_FIELDS
-from msmon.records.tables import arrow_table, numpy_columns
 
 Column = np.ndarray[Any, np.dtype[Any]]
 """An array of one field or of whole records, shape (n,)."""
@@ -125,3 +125,41 @@ def printable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def numpy_columns(
+    records: Column, strings: Sequence[str], text_fields: Sequence[str]
+) -> dict[str, Column]:
+    """Return field name → array of shape (n,), contiguous; text fields as objects (str)."""
+    texts: Column = np.array(strings, dtype=object)
+    return {
+        name: texts[records[name]] if name in text_fields else np.ascontiguousarray(records[name])
+        for name in _names(records)
+    }
+
+
+def arrow_table(records: Column, strings: Sequence[str], text_fields: Sequence[str]) -> Any:
+    """Return a ``pyarrow.Table`` with a column per field; texts are dictionary-encoded.
+
+    ``strings`` must be valid Unicode. Raises UsageError when pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise UsageError("pyarrow is not installed", "pip install pyarrow") from None
+    dictionary = pa.array(list(strings), pa.string())
+    columns = {}
+    for name in _names(records):
+        values = np.ascontiguousarray(records[name])
+        if name in text_fields:
+            indices = pa.array(values.astype(np.int32))
+            columns[name] = pa.DictionaryArray.from_arrays(indices, dictionary)
+        else:
+            columns[name] = pa.array(values)
+    return pa.table(columns)
+
+
+def _names(records: Column) -> tuple[str, ...]:
+    names = records.dtype.names
+    assert names is not None
+    return names

@@ -18,7 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from msmon.records.batch import Batch, Column, decode_texts, encode_texts, join_columns, printable
+from msmon.records.batch import (
+    Batch,
+    Column,
+    arrow_table,
+    decode_texts,
+    encode_texts,
+    join_columns,
+    numpy_columns,
+    printable,
+)
 from msmon.records.layout import EVENT_TEXT_FIELDS
 from msmon.records.marker_slots import (
     PART_DTYPE,
@@ -28,7 +37,6 @@ from msmon.records.marker_slots import (
     slots_of,
     still_waiting,
 )
-from msmon.records.tables import arrow_table, numpy_columns
 
 OPEN_RECORDS = 1 << 16
 """Records that may wait for their counterpart."""

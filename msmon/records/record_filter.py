@@ -1,8 +1,15 @@
-"""Applying a filter to batches.
+"""A filter in force: batches in, the records that pass out.
 
-A name is tested once per distinct text; records are then taken by mask. END and
-DEVICE markers carry no name of their own: they follow the start (or mark) with
-the same id, whatever buffer it came in.
+A name is tested once per distinct text, then records are taken by mask. Markers need more: only
+the host's first record of a range or mark has a name. All others of the same id *follow* it,
+whatever buffer they come in. With the filter ``Marker:step``::
+
+    batch 1   id 7 host start "step 1"     kept by its name
+              id 8 host start "load"       refused by its name
+              id 9 host end                unknown: held
+    batch 2   id 7 host end                kept, as its start was
+              id 8 host end                refused, as its start was
+              id 9 host start "step 2"     kept by its name; the held end comes out behind it
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.records.layout import NAMELESS_KINDS
 
 REMEMBERED_STARTS = 1 << 17
-"""Open ranges whose verdict is remembered; beyond it, refused and then oldest ones go first."""
+"""Starts whose verdict is remembered while records are to follow them."""
 
 HELD_BATCHES = 64
 """Marker batches for which a follower waits for its start. MSPTI has at most as many buffers
@@ -33,24 +40,31 @@ _NAMED_FLAGS = (
     | MarkerFlag.INSTANTANEOUS_WITH_DEVICE
     | MarkerFlag.START_WITH_DEVICE
 )
+_END_FLAGS = MarkerFlag.END | MarkerFlag.END_WITH_DEVICE
 
-_START_DTYPE = np.dtype([("id", "<u8"), ("kept", "?"), ("awaited", "<i8")])
+_START_DTYPE = np.dtype([("id", "<u8"), ("kept", "?"), ("open", "?"), ("awaited", "<i8")])
+"""``open``: the host's end has not come; ``awaited``: how many records are to follow."""
+
+_KEPT, _REFUSED, _UNKNOWN = 1, 0, -1
+"""Verdicts on a follower; unknown: its start has not been seen."""
 
 
 class RecordFilter:
-    """One filter in force. A changed filter is a new object.
+    """One filter in force. Belongs to one thread; a changed filter is a new object.
 
-    Rule for markers: host marks and host starts are matched by name; every other
-    marker record is kept exactly if the host record with its id is. One that
-    arrives first is held and comes out with the batch that brings its start, or
-    is dropped when no start came with the next ``HELD_BATCHES`` batches.
+    Host marks and host starts are matched by name; every other marker record is kept exactly
+    if the host record with its id is. One that arrives first is held and comes out with the
+    batch that brings its start, or is dropped when no start came with the next
+    ``HELD_BATCHES`` batches.
     """
 
     def __init__(self, record_filter: Filter) -> None:
         self._filter = record_filter
         self._verdicts: dict[ActivityKind, dict[str, bool]] = {}
         self._starts = np.empty(0, _START_DTYPE)
+        """Sorted by id."""
         self._held: list[Batch] = []
+        """Followers without a start yet, one batch per batch applied; the oldest first."""
 
     def apply(self, batch: Batch) -> Batch:
         """Return the records of ``batch`` that pass, as a batch of the same kind."""
@@ -64,6 +78,7 @@ class RecordFilter:
         return batch.select(self._names_kept(batch))
 
     def _names_kept(self, batch: Batch) -> Column:
+        """Return which records have a name that passes, shape (n,), bool."""
         verdicts = self._verdicts.setdefault(batch.kind, {})
         if len(verdicts) > _REMEMBERED_TEXTS:
             verdicts.clear()
@@ -76,72 +91,86 @@ class RecordFilter:
 
     def _apply_to_markers(self, batch: Batch) -> Batch:
         records = batch.records
-        names_itself = (records["source_kind"] == SourceKind.HOST) & (
+        has_name = (records["source_kind"] == SourceKind.HOST) & (
             (records["flag"] & _NAMED_FLAGS) != 0
         )
-        mask = self._names_kept(batch) & names_itself
-        starts = np.flatnonzero(names_itself)
+        mask = self._names_kept(batch) & has_name
+        starts = np.flatnonzero(has_name)
         self._remember(records.take(starts), mask[starts])
-        followers = ~names_itself
-        verdict = self._follow(records["id"][followers])
-        mask[followers] = verdict == 1
+        followers = np.flatnonzero(~has_name)
+        verdict = self._follow(records.take(followers))
+        mask[followers] = verdict == _KEPT
         released = self._release()
-        late = np.zeros(len(batch), dtype=bool)
-        late[followers] = verdict < 0
-        self._hold(batch.select(late))
+        unknown = np.zeros(len(batch), dtype=bool)
+        unknown[followers] = verdict == _UNKNOWN
+        self._hold(batch.select(unknown))
         return concatenate([*released, batch.select(mask)])
 
     def _remember(self, starts: Column, kept: Column) -> None:
-        """Note the verdict on each start, and how many records will follow it."""
+        """Note the verdict on each start, and how many records will follow it.
+
+        Beyond the bound those go first whose range has ended on the host, for their device part
+        may never come; then refused ones, for nothing of them is wanted; then the oldest.
+        """
         flags = starts["flag"]
+        is_range = (flags & (MarkerFlag.START | MarkerFlag.START_WITH_DEVICE)) != 0
+        device_records = np.select(
+            [
+                (flags & MarkerFlag.START_WITH_DEVICE) != 0,  # the device's start and end
+                (flags & MarkerFlag.INSTANTANEOUS_WITH_DEVICE) != 0,
+            ],
+            [2, 1],
+            0,
+        )
         added = np.empty(len(starts), _START_DTYPE)
         added["id"] = starts["id"]
         added["kept"] = kept
-        added["awaited"] = np.select(
-            [
-                (flags & (MarkerFlag.START | MarkerFlag.INSTANTANEOUS_WITH_DEVICE)) != 0,
-                (flags & MarkerFlag.START_WITH_DEVICE) != 0,
-            ],
-            [1, 3],
-            0,
-        )
-        open_ones = added.take(np.flatnonzero(added["awaited"] > 0))
-        joined = join_columns([self._starts, open_ones])
+        added["open"] = is_range
+        added["awaited"] = device_records + is_range
+        followed = added.take(np.flatnonzero(added["awaited"] > 0))
+        joined = join_columns([self._starts, followed])
         joined = joined.take(np.argsort(joined["id"], kind="stable"))
-        if len(joined) > REMEMBERED_STARTS:
-            least = np.lexsort((joined["id"], joined["kept"]))[:-REMEMBERED_STARTS]
-            joined = np.delete(joined, least)
+        excess = len(joined) - REMEMBERED_STARTS
+        if excess > 0:
+            least_wanted = np.lexsort((joined["id"], joined["kept"], joined["open"]))
+            joined = np.delete(joined, least_wanted[:excess])
         self._starts = joined
 
-    def _follow(self, ids: Column) -> Column:
-        """Return per id 1 (start was kept), 0 (refused) or -1 (not seen); count the id as met."""
-        verdict = np.full(len(ids), -1, dtype=np.int64)
-        if not len(self._starts) or not len(ids):
+    def _follow(self, followers: Column) -> Column:
+        """Return the verdict on each follower; a start is forgotten with its last follower."""
+        verdict = np.full(len(followers), _UNKNOWN, dtype=np.int64)
+        starts = self._starts
+        if not len(starts) or not len(followers):
             return verdict
-        places = np.searchsorted(self._starts["id"], ids)
-        places[places == len(self._starts)] = 0
-        seen = self._starts["id"][places] == ids
-        verdict[seen] = self._starts["kept"][places[seen]]
-        met = np.bincount(places[seen], minlength=len(self._starts))
-        self._starts["awaited"] -= met
-        self._starts = self._starts.take(np.flatnonzero(self._starts["awaited"] > 0))
+        ids = followers["id"]
+        places = np.searchsorted(starts["id"], ids)
+        places[places == len(starts)] = 0
+        known = starts["id"][places] == ids
+        verdict[known] = starts["kept"][places[known]]
+        ends_range = (followers["source_kind"] == SourceKind.HOST) & (
+            (followers["flag"] & _END_FLAGS) != 0
+        )
+        starts["open"][places[known & ends_range]] = False
+        starts["awaited"] -= np.bincount(places[known], minlength=len(starts))
+        self._starts = starts.take(np.flatnonzero(starts["awaited"] > 0))
         return verdict
 
-    def _hold(self, late: Batch) -> None:
-        self._held = [*self._held, late][-HELD_BATCHES:]
+    def _hold(self, unknown: Batch) -> None:
+        self._held = [*self._held, unknown][-HELD_BATCHES:]
         while sum(map(len, self._held)) > HELD_RECORDS:
             del self._held[0]
 
     def _release(self) -> list[Batch]:
+        """Return the held records whose start has come and was kept; hold the others on."""
         released = []
         waiting = []
         for held in self._held:
             if not len(held):
                 waiting.append(held)
                 continue
-            verdict = self._follow(held.records["id"])
-            if (verdict == 1).any():
-                released.append(held.select(verdict == 1))
-            waiting.append(held.select(verdict < 0))
+            verdict = self._follow(held.records)
+            if (verdict == _KEPT).any():
+                released.append(held.select(verdict == _KEPT))
+            waiting.append(held.select(verdict == _UNKNOWN))
         self._held = waiting
         return released

@@ -156,5 +156,17 @@ def test_remembered_starts_are_bounded_and_refused_ones_go_first(
     assert ids(current.apply(markers(end(1), end(2), end(3), end(4)))) == [1, 4]
 
 
+def test_an_open_range_is_remembered_before_finished_ones_whose_device_part_never_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_STARTS", 5)
+    current = record_filter("Marker:step")
+    current.apply(markers(start(1, "step outer")))
+    for number in range(2, 30):
+        host = [row for row in device_range(number, "step inner") if row[2] == HOST]
+        assert ids(current.apply(markers(*host))) == [number, number]
+    assert ids(current.apply(markers(end(1)))) == [1]
+
+
 def test_markers_of_a_filter_without_markers_are_dropped() -> None:
     assert len(record_filter("Kernel:step").apply(markers(*device_range(1, "step")))) == 0
