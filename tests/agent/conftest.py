@@ -74,6 +74,10 @@ class ScriptedDaemon:
         self._thread = threading.Thread(target=self._serve, args=(router, inbox), daemon=True)
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        return self._context is not None
+
     def stop(self) -> None:
         """Go away at once, as after SIGKILL: the socket file stays."""
         self._outbox.send(b"")
@@ -175,7 +179,7 @@ def daemon(tmp_path: Path) -> Iterator[ScriptedDaemon]:
     scripted = ScriptedDaemon(directory)
     scripted.start()
     yield scripted
-    if scripted._context is not None:
+    if scripted.is_running:
         scripted.stop()
 
 

@@ -24,6 +24,7 @@ def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     AgentLog(blocked / "log").write("a line")
+    assert blocked.read_text() == ""
 
 
 def test_the_rate_is_limited_and_what_was_left_out_is_counted(tmp_path, monkeypatch):

@@ -260,9 +260,10 @@ def test_without_the_delivery_thread_nothing_is_lost(daemon, job):
     job(STEADY, MSPTI_DOUBLE_NO_MANAGER="1")
     daemon.await_hello()
     daemon.command("monitor.start", kinds="Kernel", report_interval_s=60.0)
-    daemon.await_status(
+    status = daemon.await_status(
         lambda status: status.counts.received.get("Kernel", 0) > 1500, "records before a window"
     )
+    assert not any(status.counts.drops.values())
 
 
 HOLDS_THE_GIL = """

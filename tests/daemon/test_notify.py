@@ -82,10 +82,11 @@ def test_a_watchdog_of_another_process_is_not_ours(receiver: Receiver) -> None:
     assert not receiver.waiting()
 
 
-def test_without_the_variable_nothing_happens() -> None:
+def test_without_the_variable_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
     manager = ServiceManager({})
     manager.ready("up")
     manager.stopping()
+    assert not caplog.records
 
 
 def test_an_unreachable_socket_is_logged_and_no_more(

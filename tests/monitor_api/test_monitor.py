@@ -272,9 +272,12 @@ def test_what_is_no_file_is_refused_and_nothing_is_written(
 
 def test_flush_does_nothing_when_not_recording(monitor: Monitor) -> None:
     monitor.flush()
+    assert not monitor.running
     monitor.start([Kernel])
     monitor.stop()
     monitor.flush()
+    assert not monitor.running
+    assert not monitor.problems
 
 
 def test_a_consumer_that_fails_does_not_end_the_recording(

@@ -74,4 +74,7 @@ def test_of_those_from_before_the_agent_one_counts(counting):
 
 
 def test_an_old_pytorch_is_left_alone():
-    install(types.ModuleType("torch.optim.optimizer"), lambda _: None)
+    old = types.ModuleType("torch.optim.optimizer")
+    before = dict(vars(old))
+    install(old, lambda _: None)
+    assert vars(old) == before
