@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -184,12 +185,8 @@ class Connections:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process uses (proc(5), statm); 0 where that can't be read."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except OSError:
-        return 0
+    """Return the memory that this process uses."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def _duplicate(descriptor: int) -> socket.socket:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 import msmon
 from msmon.bus.endpoints import DEFAULT_PORT, SOCKET_FILE, client_directories
@@ -117,7 +120,7 @@ def port(surroundings: Surroundings) -> Finding:
     mechanism = offered_mechanism(f"tcp://localhost:{DEFAULT_PORT}")
     if mechanism:
         return ok(check, f"a ZeroMQ server listens there, secured with {mechanism}")
-    holders = [p.pid for p in processes(surroundings.proc) if p.name.startswith("dynolog")]
+    holders = [p.pid for p in processes() if p.name.startswith("dynolog")]
     who = f"dynolog (pid {holders[0]})" if holders else "another program, probably dynolog,"
     return warn(
         check,
@@ -134,7 +137,8 @@ def daemon_process(surroundings: Surroundings) -> SeenProcess | None:
     for directory in client_directories(surroundings.environ):
         pid = _listener(directory / SOCKET_FILE)
         if pid > 0:
-            return SeenProcess(surroundings.proc / str(pid), pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return SeenProcess(pid)
     return None
 
 

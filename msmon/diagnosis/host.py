@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, fail, ok, warn
-from msmon.diagnosis.proc import NAMESPACES, own_process
+from msmon.diagnosis.proc import NAMESPACES, own_namespace
 from msmon.diagnosis.surroundings import Surroundings
 from msmon.errors import NativeCodeUnavailable
 from msmon.ffi.executable import map_code
@@ -56,14 +56,13 @@ def namespaces(surroundings: Surroundings) -> Finding:
     check = "namespaces"
     if surroundings.remote:
         return ok(check, "not compared: the daemon is on another machine")
-    own = own_process(surroundings.proc)
     daemon = daemon_process(surroundings)
     if daemon is None:
         hidden = " or in a pid namespace that can't be seen from here"
         return ok(
             check, f"nothing to compare with: no daemon{hidden if surroundings.reply else ''}"
         )
-    kinds = [kind for kind in NAMESPACES if _differ(own.namespace(kind), daemon.namespace(kind))]
+    kinds = [kind for kind in NAMESPACES if _differ(own_namespace(kind), daemon.namespace(kind))]
     if not kinds:
         return ok(check, f"the same as those of the daemon (pid {daemon.pid})")
     effects = [f"{kind}: {NAMESPACE_EFFECTS[kind]}" for kind in kinds]

@@ -78,7 +78,7 @@ def _peer_programs(surroundings: Surroundings) -> Iterator[str]:
         path = shutil.which(program, path=surroundings.environ.get("PATH"))
         if path is not None and not _is_ours(Path(path)):
             yield f"the program {path}"
-    for process in processes(surroundings.proc):
+    for process in processes():
         if process.name in ("dynolog", "dynolog_daemon"):
             yield f"dynolog runs as pid {process.pid}"
 

@@ -1,12 +1,21 @@
-"""Processes as /proc shows them; what may not be read is None, never an error."""
+"""The processes of this machine; what may not be read of one is unknown, never an error.
+
+psutil answers what it can. Memory maps, namespaces, cgroups and the pid inside a container
+are read from /proc: psutil knows only ``smaps``, which costs a training process a walk over
+all its page tables, and nothing of the others. Both look below ``psutil.PROCFS_PATH``.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+Answer = TypeVar("Answer")
 
 FRAMEWORK_PATHS = {"torch_npu": "/torch_npu/", "mindspore": "/mindspore/"}
 """Framework → what the path of each of its shared libraries contains."""
@@ -14,69 +23,66 @@ FRAMEWORK_PATHS = {"torch_npu": "/torch_npu/", "mindspore": "/mindspore/"}
 NAMESPACES = ("pid", "mnt", "net", "ipc")
 
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
+_OWN_PID = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
 class SeenProcess:
-    """One process by its directory in /proc. ``pid`` is the number in our own namespace."""
+    """One process. ``pid`` is its number in our own pid namespace."""
 
-    directory: Path
-    pid: int
+    def __init__(self, pid: int) -> None:
+        """Raises psutil.NoSuchProcess."""
+        self.pid = pid
+        self._process = psutil.Process(pid)
 
     @property
     def name(self) -> str:
-        """Name of its main thread, at most 15 characters."""
-        return (self._read("comm") or "").strip()
+        """Name of its program; empty when it is gone."""
+        return _ask(self._process.name, "")
 
     @property
     def command(self) -> tuple[str, ...]:
         """Its command line."""
-        return tuple(word for word in (self._read("cmdline") or "").split("\0") if word)
+        words: list[str] = _ask(self._process.cmdline, [])
+        return tuple(filter(None, words))
 
     @property
     def environ(self) -> dict[str, str] | None:
         """The environment that it was started with; None: not ours to read."""
-        text = self._read("environ")
-        if text is None:
-            return None
-        return dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+        environ: dict[str, str] | None = _ask(self._process.environ, None)
+        return environ
 
     @property
     def maps(self) -> str | None:
-        """Its memory map; None: not ours to read."""
+        """Its memory map (proc(5)); None: not ours to read."""
         return self._read("maps")
 
     @property
     def uid(self) -> int:
         """User that it runs as, -1 when it is gone."""
-        return int((self._status("Uid") or "-1").split()[0])
+        return _ask(lambda: int(self._process.uids().real), -1)
 
     @property
     def parent(self) -> int:
-        """Pid of its parent."""
-        return int(self._status("PPid") or "0")
+        """Pid of its parent, 0 when it has none that can be seen."""
+        return _ask(self._process.ppid, 0)
 
     @property
     def own_pid(self) -> int:
         """Its pid as it sees it itself, in its innermost pid namespace."""
-        return int((self._status("NSpid") or str(self.pid)).split()[-1])
+        found = _OWN_PID.search(self._read("status") or "")
+        return int(found[1]) if found else self.pid
 
     @property
     def containers(self) -> frozenset[str]:
         """Every name that its container may go by, seen from inside or outside."""
         match = _CONTAINER_ID.search(self._read("cgroup") or "")
-        names = {match[0]} if match else set()
-        namespace = self.namespace("pid")
-        return frozenset(names | ({namespace} if namespace else set()))
+        return frozenset(filter(None, (match and match[0], self.namespace("pid"))))
 
     @property
     def is_python(self) -> bool:
         """Whether its program is a Python interpreter."""
-        try:
-            program = os.path.basename(os.readlink(self.directory / "exe"))
-        except OSError:
-            program = os.path.basename(self.command[0]) if self.command else self.name
-        return program.startswith("python")
+        program = _ask(self._process.exe, "") or next(iter(self.command), "") or self.name
+        return os.path.basename(program).startswith("python")
 
     @property
     def framework(self) -> str:
@@ -87,52 +93,52 @@ class SeenProcess:
     @property
     def started_s(self) -> float:
         """Wall clock time of its start in seconds since the epoch; infinity when unknown."""
-        # the command in parentheses may hold blanks and parentheses itself (proc(5))
-        fields = (self._read("stat") or "").rpartition(")")[2].split()
-        booted_s = _boot_time_s(self.directory.parent)
-        if len(fields) < 20 or booted_s is None:
-            return float("inf")
-        return booted_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return _ask(self._process.create_time, float("inf"))
+
+    @property
+    def root(self) -> Path:
+        """Where its own root directory can be seen from here."""
+        return _directory(self.pid) / "root"
 
     def namespace(self, kind: str) -> str:
         """Return the id of a namespace, say "pid:[4026531836]"; empty when not readable."""
-        try:
-            return os.readlink(self.directory / "ns" / kind)
-        except OSError:
-            return ""
-
-    def _status(self, field: str) -> str | None:
-        for line in (self._read("status") or "").splitlines():
-            name, _, value = line.partition(":")
-            if name == field:
-                return value.strip()
-        return None
+        return _namespace(self.pid, kind)
 
     def _read(self, name: str) -> str | None:
         try:
-            return (self.directory / name).read_text("utf-8", errors="replace")
+            return (_directory(self.pid) / name).read_text("utf-8", errors="replace")
         except OSError:
             return None
 
 
-def _boot_time_s(proc: Path) -> int | None:
+def own_namespace(kind: str) -> str:
+    """Return the id of a namespace of this process."""
+    return _namespace("self", kind)
+
+
+def processes() -> Iterator[SeenProcess]:
+    """Walk over all processes that can be seen from here, by pid."""
+    for pid in sorted(psutil.pids()):
+        try:
+            yield SeenProcess(pid)
+        except psutil.NoSuchProcess:  # it has just ended
+            continue
+
+
+def _ask(question: Callable[[], Answer], unknown: Answer) -> Answer:
+    """Return the answer of psutil, or ``unknown`` where the process is gone or not ours."""
     try:
-        text = (proc / "stat").read_text("ascii", errors="replace")
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in text.splitlines() if line[:6] == "btime "), None)
+        return question()
+    except (psutil.Error, OSError, RuntimeError):  # the last: a /proc that lacks a file
+        return unknown
 
 
-def own_process(proc: Path) -> SeenProcess:
-    """Return this process."""
-    return SeenProcess(proc / "self", os.getpid())
-
-
-def processes(proc: Path) -> Iterator[SeenProcess]:
-    """Walk over all processes that can be seen from here."""
+def _namespace(pid: int | str, kind: str) -> str:
     try:
-        names = sorted((entry for entry in os.listdir(proc) if entry.isdecimal()), key=int)
+        return os.readlink(_directory(pid) / "ns" / kind)
     except OSError:
-        return
-    for name in names:
-        yield SeenProcess(proc / name, int(name))
+        return ""
+
+
+def _directory(pid: int | str) -> Path:
+    return Path(psutil.PROCFS_PATH) / str(pid)

@@ -13,7 +13,7 @@ from msmon.bus.endpoints import SOCKET_FILE, client_directories
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.preload import preload_problem
-from msmon.diagnosis.proc import FRAMEWORK_PATHS, SeenProcess, own_process
+from msmon.diagnosis.proc import FRAMEWORK_PATHS, SeenProcess, own_namespace
 from msmon.diagnosis.surroundings import Surroundings
 
 STARTING_S = 15.0
@@ -147,7 +147,7 @@ def _not_installed(process: SeenProcess) -> str:
         if part in line
     }
     for directory in packages:
-        seen = process.directory / "root" / directory.relative_to("/")
+        seen = process.root / directory.relative_to("/")
         if not seen.is_dir() or any(seen.glob("msmon*")) or any(seen.glob("__editable__*msmon*")):
             return ""
     where = ", ".join(map(str, sorted(packages)))
@@ -168,11 +168,10 @@ def _closed_door(
 ) -> str:
     """Say why the local socket can't be used by a process: another place, or another user."""
     tried = [directory / SOCKET_FILE for directory in client_directories(environ, process.uid)]
-    root = process.directory / "root"
-    visible = [path for path in tried if (root / path.relative_to("/")).is_socket()]
+    visible = [path for path in tried if (process.root / path.relative_to("/")).is_socket()]
     names = " and ".join(map(str, tried))
     if not visible:
-        own = own_process(surroundings.proc).namespace("mnt")
+        own = own_namespace("mnt")
         other = process.namespace("mnt")
         if own and other and own != other:
             return f"{names} is not there in its container; mount that directory into it"

@@ -87,7 +87,7 @@ def stale_segments(surroundings: Surroundings) -> Finding:
 
 def segments(surroundings: Surroundings) -> Iterator[Segment]:
     """Yield the frameworks' shared memory files; links and other things are left alone."""
-    seen = list(processes(surroundings.proc))
+    seen = list(processes())
     for pattern in PATTERNS:
         for path in sorted(surroundings.shared_memory.glob(pattern)):
             try:

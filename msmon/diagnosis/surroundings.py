@@ -1,4 +1,4 @@
-"""What the checks look at: environment, /proc, and the daemon's answer, asked for once."""
+"""What the checks look at: environment, processes, and the daemon's answer, asked for once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Surroundings:
     """Whether the daemon that is asked is on another machine."""
     fix: bool = False
     """Whether what can safely be removed may be removed."""
-    proc: Path = Path("/proc")
     shared_memory: Path = Path("/dev/shm")
 
     @cached_property
@@ -41,4 +40,4 @@ class Surroundings:
     @cached_property
     def python_processes(self) -> list[SeenProcess]:
         """Every Python process that can be seen from here."""
-        return [process for process in processes(self.proc) if process.is_python]
+        return [process for process in processes() if process.is_python]

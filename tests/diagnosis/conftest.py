@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import msmon
@@ -45,7 +46,7 @@ class Place:
                 raise DaemonUnreachable("no daemon runs on this machine", "start msmon-daemon")
             return self.reply
 
-        return Surroundings(self.environ, ask, remote, fix, self.proc, self.shared_memory)
+        return Surroundings(self.environ, ask, remote, fix, self.shared_memory)
 
     def answer(self, *rows: dict[str, Any], **daemon: Any) -> None:
         """Let a daemon of this version answer with these processes."""
@@ -80,8 +81,8 @@ class Place:
         (directory / "root").symlink_to("/")
         (directory / "comm").write_text(f"{name}\n")
         (directory / "cmdline").write_text("\0".join(command) + "\0")
-        pairs = [f"{key}={value}" for key, value in (environ or {}).items()]
-        (directory / "environ").write_text("\0".join(pairs))
+        pairs = [f"{key}={value}\0" for key, value in (environ or {}).items()]
+        (directory / "environ").write_text("".join(pairs))
         (directory / "maps").write_text(
             "".join(f"7f00-7f01 r-xp 00000000 08:01 99   {path}\n" for path in maps)
         )
@@ -91,12 +92,16 @@ class Place:
         )
         started_s = time.time() - 3600 if started_s is None else started_s
         ticks = int((started_s - BOOT_S) * os.sysconf("SC_CLK_TCK"))
-        (directory / "stat").write_text(f"{pid} ({name}) " + " ".join([*["S"] * 19, str(ticks)]))
+        (directory / "stat").write_text(
+            f"{pid} ({name}) " + " ".join(map(str, ["S", parent, *[0] * 17, ticks, *[0] * 32]))
+        )
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    place = Place(tmp_path)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(place.proc))
+    return place
 
 
 @pytest.fixture

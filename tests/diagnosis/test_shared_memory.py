@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from msmon.diagnosis.finding import Level
@@ -74,8 +75,8 @@ def test_fix_leaves_links_and_other_names(place, find, tmp_path: Path) -> None:
     assert (place.shared_memory / "other").exists()
 
 
-def test_a_live_process_is_seen_in_the_real_proc(place, find, segment) -> None:
-    place.proc = Path("/proc")
+def test_a_live_process_is_seen_in_the_real_proc(find, segment, monkeypatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", "/proc")
     code = (
         f"import mmap; f = open({str(segment)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0)\n"
         "print(1, flush=True); input()"
