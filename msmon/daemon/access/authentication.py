@@ -39,6 +39,11 @@ class Peer:
     uid: int = -1
     pid: int = -1
 
+    @property
+    def owner(self) -> str:
+        """Whose share its work is counted against: "uid 1000", or "key NAME"."""
+        return f"uid {self.uid}" if self.uid >= 0 else self.name
+
     def may_send(self, kind: type[Message]) -> bool:
         """Whether this peer may send messages of this type."""
         return self.role in ROLES_FOR.get(kind, frozenset())

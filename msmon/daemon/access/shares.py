@@ -1,0 +1,177 @@
+"""What each owner of connections and data may use of the daemon: one share per resource.
+
+One daemon serves every user of a node. Whatever a peer can make grow or take is counted
+here against its owner, and refused when that owner's share is used up. Example: a user who
+opens connections in a loop is refused at the 257th, and no other user notices.
+
+An owner is the text ``Peer.owner``: "uid 1000" for a local user, "key NAME" for a TCP key.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msmon.errors import CommandRefused
+
+_FORGET_IDLE_AT = 4096
+"""Owners above which those that hold nothing are forgotten; keys and uids are many at most."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much one owner may hold of a resource, or use per second.
+
+    ``refill_per_s`` is 0 for what is held and given back. Otherwise ``amount`` may be used at
+    once, and comes back at that rate. An operator is trusted: ``operator_factor`` widens both.
+    """
+
+    amount: float
+    refill_per_s: float
+    operator_factor: float
+    what: str
+    """The resource as a refusal names it."""
+
+
+class Resource(enum.Enum):
+    """What is counted per owner. Bytes are bytes in memory or written, times are seconds."""
+
+    CONNECTIONS = "connections"
+    PROCESSES = "processes"
+    SESSIONS = "sessions"
+    REQUESTS = "requests"
+    QUEUED_BYTES = "queued bytes"
+    REMEMBERED_BYTES = "remembered bytes"
+    DISK_BYTES = "disk bytes"
+    LOOP_S = "loop seconds"
+    LOG_LINES = "log lines"
+    REFUSED_AUDIT_LINES = "audit lines on refusals"
+
+
+_MIB = float(1 << 20)
+
+LIMITS: dict[Resource, Limit] = {
+    Resource.CONNECTIONS: Limit(256, 0, 64, "open connections"),
+    Resource.PROCESSES: Limit(512, 0, 20, "registered processes"),
+    Resource.SESSIONS: Limit(1024, 0, 16, "sessions"),
+    Resource.REQUESTS: Limit(32, 0, 8, "requests at the same time"),
+    Resource.QUEUED_BYTES: Limit(128 * _MIB, 0, 4, "bytes waiting for outputs"),
+    Resource.REMEMBERED_BYTES: Limit(8 * _MIB, 0, 16, "bytes remembered"),
+    Resource.DISK_BYTES: Limit(2048 * _MIB, 128 * _MIB, 8, "bytes written per second"),
+    Resource.LOOP_S: Limit(2.0, 0.2, 4, "work of the daemon's loop"),
+    Resource.LOG_LINES: Limit(50, 0.5, 4, "lines of the daemon's log"),
+    Resource.REFUSED_AUDIT_LINES: Limit(50, 0.2, 4, "lines of the audit log on refusals"),
+}
+"""A node with 16 ranks of one user uses about 20 connections, 20 processes and 16 sessions."""
+
+
+class ShareUsedUp(CommandRefused):
+    """An owner asks for more than its share."""
+
+    def __init__(self, owner: str, resource: Resource, limit: float) -> None:
+        super().__init__(
+            f"{owner} has used up its share of {LIMITS[resource].what} ({limit:g})",
+            "wait, or end what is not needed any more",
+        )
+        self.resource = resource
+
+
+@dataclass
+class _Account:
+    """What one owner holds of one resource. For a rate: what it has used and not yet regained."""
+
+    used: float = 0.0
+    at_s: float = 0.0
+
+
+class Shares:
+    """The shares of all owners.
+
+    Every method may be called from any thread: the broker's loop takes most, the threads of
+    outputs take and give back QUEUED_BYTES and DISK_BYTES. ``is_operator`` says whether the
+    wider limits hold for an owner; it must not block.
+    """
+
+    def __init__(
+        self,
+        is_operator: Callable[[str], bool] = lambda owner: False,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._is_operator = is_operator
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._accounts: dict[tuple[str, Resource], _Account] = {}
+
+    def limit(self, owner: str, resource: Resource) -> float:
+        """Return how much this owner may hold, or use at once."""
+        limit = LIMITS[resource]
+        return limit.amount * (limit.operator_factor if self._is_operator(owner) else 1)
+
+    def used(self, owner: str, resource: Resource) -> float:
+        """Return how much this owner holds, or has used and not yet regained."""
+        with self._lock:
+            account = self._accounts.get((owner, resource))
+            return 0.0 if account is None else self._settled(owner, resource, account)
+
+    def take(self, owner: str, resource: Resource, amount: float = 1) -> None:
+        """Count ``amount`` against the owner. Raises ShareUsedUp, and then counts nothing."""
+        if not self.try_take(owner, resource, amount):
+            raise ShareUsedUp(owner, resource, self.limit(owner, resource))
+
+    def try_take(self, owner: str, resource: Resource, amount: float = 1) -> bool:
+        """Count ``amount`` against the owner; False when the share does not hold that much."""
+        with self._lock:
+            account = self._account(owner, resource)
+            used = self._settled(owner, resource, account)
+            if used + amount > self.limit(owner, resource):
+                return False
+            account.used = used + amount
+            return True
+
+    def charge(self, owner: str, resource: Resource, amount: float) -> bool:
+        """Count what has been used already, whatever the share; False when that was too much.
+
+        For costs that are known afterwards only, such as the time a message took.
+        """
+        with self._lock:
+            account = self._account(owner, resource)
+            limit = self.limit(owner, resource)
+            account.used = min(self._settled(owner, resource, account) + amount, 2 * limit)
+            return account.used <= limit
+
+    def give_back(self, owner: str, resource: Resource, amount: float = 1) -> None:
+        """Return what was taken."""
+        with self._lock:
+            account = self._accounts.get((owner, resource))
+            if account is None:
+                return
+            account.used = max(0.0, account.used - amount)
+            if not account.used:
+                del self._accounts[owner, resource]
+
+    def _account(self, owner: str, resource: Resource) -> _Account:
+        """Return the account, a new one where there is none; the lock is held."""
+        account = self._accounts.get((owner, resource))
+        if account is None:
+            if len(self._accounts) >= _FORGET_IDLE_AT:
+                self._forget_idle()
+            account = self._accounts[owner, resource] = _Account(at_s=self._clock_s())
+        return account
+
+    def _settled(self, owner: str, resource: Resource, account: _Account) -> float:
+        """Give a rate what time has brought back, and return what is used; the lock is held."""
+        limit = LIMITS[resource]
+        if limit.refill_per_s:
+            now_s = self._clock_s()
+            factor = limit.operator_factor if self._is_operator(owner) else 1
+            regained = (now_s - account.at_s) * limit.refill_per_s * factor
+            account.used, account.at_s = max(0.0, account.used - regained), now_s
+        return account.used
+
+    def _forget_idle(self) -> None:
+        for (owner, resource), account in list(self._accounts.items()):
+            if not self._settled(owner, resource, account):
+                del self._accounts[owner, resource]
