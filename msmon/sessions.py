@@ -7,6 +7,7 @@ by commands that carry only what they mention; everything else stays as it is.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +19,28 @@ from msmon.settings.options import MONITOR_OPTION, check_fields
 
 UNKNOWN_RANK = -1
 
-Drops = dict[str, "int | None"]
-"""Dropped records per stage; None means that records were lost but not how many.
 
-Stages in the order that records travel: slots (no free buffer), decode (unreadable bytes),
-uplink (the agent's memory bound), sink (the queue of an output was full), disk (an output
-failed to write).
-"""
+class DropStage(enum.Enum):
+    """Where records, or ranges of markers, are lost; in the order that they travel."""
+
+    SLOTS = "slots"
+    """MSPTI found no free buffer."""
+    DECODE = "decode"
+    """Bytes that are no known activity record."""
+    MARKERS = "markers"
+    """Ranges given up before their end, because too many were open."""
+    OPEN = "open"
+    """Ranges still open when the session ended; a session that runs has none."""
+    UPLINK = "uplink"
+    """The agent's memory bound: the daemon was away or too slow."""
+    SINK = "sink"
+    """The queue of an output was full."""
+    DISK = "disk"
+    """An output failed to write."""
+
+
+Drops = dict[str, "int | None"]
+"""What was lost per stage (the value of a :class:`DropStage`); None: nobody knows how much."""
 
 
 def merged_drops(*parts: Drops) -> Drops:
@@ -136,15 +152,14 @@ class SessionInfo:
 
 @dataclass(frozen=True)
 class Counts:
-    """Records of one session so far, per kind name; drops per stage.
-
-    received: decoded from buffers; kept: passed the filter; untimed: kept, but
-    without usable times, so left out of statistics.
-    """
+    """Records of one session so far, per kind name; drops per stage."""
 
     received: dict[str, int] = field(default_factory=dict)
+    """Decoded from buffers."""
     kept: dict[str, int] = field(default_factory=dict)
+    """Passed the filter."""
     untimed: dict[str, int] = field(default_factory=dict)
+    """Kept, but without usable times, and so left out of statistics."""
     drops: Drops = field(default_factory=dict)
 
 
@@ -153,6 +168,7 @@ class Gap:
     """A span of a session in which records were lost. ``records`` per kind name, None: unknown."""
 
     stage: str
+    """The value of a :class:`DropStage`, or "paused"."""
     start_ns: int
     end_ns: int
     records: dict[str, int] | None

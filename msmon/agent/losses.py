@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msmon.recording.recorder import Recorder
-from msmon.sessions import Gap
+from msmon.sessions import DropStage, Gap
 
 _INTERVAL_S = 1.0
 
 _REASONS = {
-    "slots": "no free buffer: records came faster than they were read",
-    "decode": "bytes that are no known activity record",
+    DropStage.SLOTS: "no free buffer: records came faster than they were read",
+    DropStage.DECODE: "bytes that are no known activity record",
 }
 
 
@@ -42,7 +42,7 @@ class LossReports:
         for stage, lost_bytes in self._recorder.lost_bytes.items():
             lately = lost_bytes - self._reported_bytes[stage]
             if lately > 0:
-                records = self._recorder.records_in(lately) if stage == "slots" else None
-                self._report(Gap(stage, start_ns, end_ns, records, _REASONS[stage]))
+                records = self._recorder.records_in(lately) if stage is DropStage.SLOTS else None
+                self._report(Gap(stage.value, start_ns, end_ns, records, _REASONS[stage]))
                 self._reported_bytes[stage] = lost_bytes
         self._since_s = now_s

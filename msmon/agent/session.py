@@ -21,7 +21,7 @@ from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.record_filter import RecordFilter
 from msmon.records.statistics import WindowStatistics
-from msmon.sessions import Counts, Drops, Gap, MonitorSettings, SessionEnd, merged_drops
+from msmon.sessions import Counts, Drops, DropStage, Gap, MonitorSettings, SessionEnd, merged_drops
 
 FLUSH_INTERVAL_S = 1.0
 """MSPTI delivers a partly filled buffer only when told, and on some starts nothing at all
@@ -70,6 +70,7 @@ class MonitoringSession:
         self._kept: Counter[str] = Counter()
         self._untimed: Counter[str] = Counter()
         self._window_index = 0
+        self._ended = False
         self._tick_s = TICK_S
         self._paused_s: float | None = None
         self.flushed_monotonic_s: float | None = None
@@ -224,16 +225,20 @@ class MonitoringSession:
         self._close("failed")
 
     def _close(self, reason: str) -> None:
+        self._ended = True
         end_ns = self._wall_ns(time.monotonic())
         self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
 
     def counts(self) -> Counts:
         """Return the records so far, and the drops of every stage in this process."""
-        drops = self._drops_before if self.paused else self._recorder_drops()
-        drops = dict(drops)
-        uplink = sum(self._uplink.dropped(self.session_id).values())
-        if uplink:
-            drops["uplink"] = uplink
+        drops = dict(self._drops_before if self.paused else self._recorder_drops())
+        for stage, count in (
+            (DropStage.MARKERS, self._statistics.evicted_ranges),
+            (DropStage.OPEN, self._statistics.open_ranges if self._ended else 0),
+            (DropStage.UPLINK, sum(self._uplink.dropped(self.session_id).values())),
+        ):
+            if count:
+                drops[stage.value] = count
         return Counts(dict(self._received), dict(+self._kept), dict(+self._untimed), drops)
 
     def _recorder_drops(self) -> Drops:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msmon.agent.session import MonitoringSession
 from msmon.bus.messages import Answer
 from msmon.records.kinds import format_kinds
-from msmon.sessions import Counts
+from msmon.sessions import Counts, DropStage
 
 
 def session_answer(session: MonitoringSession, text: str) -> Answer:
@@ -23,8 +23,14 @@ def session_answer(session: MonitoringSession, text: str) -> Answer:
 
 
 def totals(counts: Counts) -> str:
-    """Return records received, kept and dropped; lost ones that nobody counted are "unknown"."""
-    known = sum(number for number in counts.drops.values() if number is not None)
-    unknown = " and an unknown number" if None in counts.drops.values() else ""
+    """Return records received, kept and dropped; lost ones that nobody counted are "unknown".
+
+    Ranges that were open at the end are told apart: a step is always under way somewhere.
+    """
+    drops = {stage: n for stage, n in counts.drops.items() if stage != DropStage.OPEN.value}
+    known = sum(number for number in drops.values() if number is not None)
+    unknown = " and an unknown number" if None in drops.values() else ""
     received, kept = sum(counts.received.values()), sum(counts.kept.values())
-    return f"{received} records received, {kept} kept, {known}{unknown} dropped"
+    text = f"{received} records received, {kept} kept, {known}{unknown} dropped"
+    still_open = counts.drops.get(DropStage.OPEN.value)
+    return f"{text}, {still_open} ranges still open" if still_open else text

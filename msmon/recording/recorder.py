@@ -20,7 +20,7 @@ from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import LAYOUTS
-from msmon.sessions import Drops
+from msmon.sessions import Drops, DropStage
 
 if TYPE_CHECKING:
     from msmon.ffi.arena import BufferArena, CompletedBuffer
@@ -115,21 +115,19 @@ class Recorder:
         return self._arena.slots_out
 
     @property
-    def lost_bytes(self) -> dict[str, int]:
-        """Bytes of records lost in this recording: "slots" (no free buffer) and "decode"."""
+    def lost_bytes(self) -> dict[DropStage, int]:
+        """Bytes of records lost in this recording: no free buffer (SLOTS), unreadable (DECODE)."""
         overflow = self._arena.overflow_bytes - self._overflow_bytes_at_start
-        return {"slots": overflow, "decode": self._undecoded_bytes}
+        return {DropStage.SLOTS: overflow, DropStage.DECODE: self._undecoded_bytes}
 
     @property
     def lost(self) -> Drops:
         """Records lost in this recording, per stage; None where only bytes are known."""
-        lost_bytes = self.lost_bytes
         drops: Drops = {}
-        if lost_bytes["slots"]:
-            sizes = {DTYPES[kind].itemsize for kind in self._enabled_ever}
-            drops["slots"] = lost_bytes["slots"] // sizes.pop() if len(sizes) == 1 else None
-        if lost_bytes["decode"]:
-            drops["decode"] = None
+        for stage, lost_bytes in self.lost_bytes.items():
+            if lost_bytes:
+                records = self.records_in(lost_bytes) if stage is DropStage.SLOTS else None
+                drops[stage.value] = None if records is None else sum(records.values())
         return drops
 
     def records_in(self, size_bytes: int) -> dict[str, int] | None:

@@ -83,11 +83,12 @@ class MarkerPairing:
 
     Records of one id may come in any order and in different batches; a second record of the
     same role and id while the first one waits counts as an orphan. ``limit`` bounds the records
-    that wait. Beyond it the names of finished ranges go first, then the oldest records.
+    that wait (None: ``OPEN_RECORDS``). Beyond it the names of finished
+    ranges go first, then the oldest records.
     """
 
-    def __init__(self, limit: int = OPEN_RECORDS) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = OPEN_RECORDS if limit is None else limit
         self._waiting = np.empty(0, PART_DTYPE)
         self._texts: dict[str, int] = {"": 0}
         """Text → id, of all waiting records and of some that have gone."""

@@ -30,7 +30,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 class WindowStatistics:
-    """Accumulates the current window.
+    """Accumulates the current window. Belongs to one thread.
 
     Ranges and marks of markers are paired first, so a range counts in the window
     in which its last record came. A mark lasts 0 ns. ExternalCorrelation records
@@ -40,7 +40,14 @@ class WindowStatistics:
     def __init__(self, name_cap: int = NAME_CAP) -> None:
         self._name_cap = name_cap
         self._pairing = MarkerPairing()
+        self.evicted_ranges = 0
+        """Marker ranges given up before their end so far, because too many were open."""
         self._start_anew()
+
+    @property
+    def open_ranges(self) -> int:
+        """Marker ranges that have begun and not ended."""
+        return self._pairing.open_ranges
 
     def _start_anew(self) -> None:
         self._groups: dict[tuple[ActivityKind, int], OperatorGroup] = {}
@@ -65,6 +72,7 @@ class WindowStatistics:
             return
         if kind == ActivityKind.Marker:
             pairs = self._pairing.add(batch)
+            self.evicted_ranges += pairs.evicted_starts
             self._untimed[kind.name] += pairs.orphan_ends + pairs.evicted_starts
             self._add_durations(marker_durations(pairs))
         else:

@@ -43,7 +43,7 @@ def header(**fields) -> list[bytes]:
     [
         Hello("1.2", "agent", ProcessInfo("node", 3, 4, job_id="123_4")),
         Hello("1.2", "client"),
-        Status("idle", counts=Counts({"Kernel": 3}, drops={"mspti": None, "uplink": 2})),
+        Status("idle", counts=Counts({"Kernel": 3}, drops={"decode": None, "uplink": 2})),
         GapReport("s", 9, Gap("slots", 1, 2, None)),
         SessionClosed("s", 9, SessionEnd(5, "lost")),
         Reply("ok", rows=[{"pid": 1, "files": ["/a"], "nested": {"deep": [1.5, None]}}]),

@@ -48,7 +48,7 @@ from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 
-COUNTS = Counts({"Kernel": 9}, {"Kernel": 7}, drops={"mspti": None, "slots": 2})
+COUNTS = Counts({"Kernel": 9}, {"Kernel": 7}, drops={"decode": None, "slots": 2})
 MESSAGES = [
     Hello("0.1.0", "agent", ProcessInfo("node", 7, 8, rank=3, job_id="123_4", uid=1000)),
     Welcome("0.1.0", "node", 5, 2.0),

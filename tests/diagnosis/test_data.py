@@ -45,7 +45,7 @@ def test_a_session_that_delivers_shows_its_stages(place, find) -> None:
         ),
         ({"received": {}, "kept": {}, "step_age_s": 99.0}, "the last step ended 99 s ago"),
         ({"untimed": {"Kernel": 40}}, "no record that was kept has usable times"),
-        ({"drops": {"sink": 5, "mspti": None}}, "records were dropped at sink, mspti"),
+        ({"drops": {"sink": 5, "decode": None}}, "records were dropped at sink, decode"),
         ({"stuck_in": "msptiActivityEnable(Kernel)"}, "waits in msptiActivityEnable(Kernel)"),
         ({"problem": "no\nlibrary"}, "no; library"),
         ({"unavailable_kinds": {"MemCpy": "needs LD_PRELOAD"}}, "MemCpy (needs LD_PRELOAD)"),
@@ -69,4 +69,4 @@ def test_no_session_is_said(place, find) -> None:
 
 
 def test_an_unknown_number_of_drops_is_unknown() -> None:
-    assert "dropped mspti unknown" in stages({**DELIVERING, "drops": {"mspti": None}})
+    assert "dropped decode unknown" in stages({**DELIVERING, "drops": {"decode": None}})

@@ -18,6 +18,7 @@ from msmon.ffi.arena import BufferArena
 from msmon.recording.recorder import Recorder
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
+from msmon.sessions import DropStage
 
 Kernel, API, Marker, MemCpy = (
     ActivityKind.Kernel,
@@ -237,7 +238,7 @@ def test_records_without_a_free_buffer_are_counted(recorder, mspti):
         mspti.records(Kernel, 6)
         mspti.complete()
     assert recorder.lost == {"slots": 6}
-    assert recorder.records_in(recorder.lost_bytes["slots"]) == {"Kernel": 6}
+    assert recorder.records_in(recorder.lost_bytes[DropStage.SLOTS]) == {"Kernel": 6}
     assert count(recorder.drain()) == {"Kernel": 12}
     mspti.records(Kernel, 1)
     assert count(recorder.stop()) == {"Kernel": 1}
@@ -249,7 +250,7 @@ def test_a_loss_of_mixed_kinds_is_known_in_bytes_only(recorder, mspti):
         mspti.records(Kernel, 6)
         mspti.complete()
     assert recorder.lost == {"slots": None}
-    assert recorder.records_in(recorder.lost_bytes["slots"]) is None
+    assert recorder.records_in(recorder.lost_bytes[DropStage.SLOTS]) is None
 
 
 def test_unreadable_bytes_cost_only_what_follows_them(recorder, mspti):

@@ -29,7 +29,7 @@ from msmon.bus.messages import (
 )
 from msmon.records.batch import Batch
 from msmon.records.windows import Window
-from msmon.sessions import Gap, SessionEnd
+from msmon.sessions import DropStage, Gap, SessionEnd
 
 KEPT_BYTES = 64 << 20
 """Unacknowledged messages kept for all sessions together."""
@@ -260,7 +260,7 @@ class Uplink:
         reason = "the daemon was away or too slow"
         if lost.windows:
             reason += f"; {lost.windows} windows are missing too"
-        gap = Gap("uplink", lost.start_ns, time.time_ns(), dict(lost.records), reason)
+        gap = Gap(DropStage.UPLINK.value, lost.start_ns, time.time_ns(), dict(lost.records), reason)
         self._append(stream, GapReport(stream.session_id, 0, gap))
 
 

@@ -67,8 +67,8 @@ def test_counts_are_short(number, text):
 def test_an_unknown_number_of_drops_is_not_zero():
     assert dropped_text({}) == "0"
     assert dropped_text({"uplink": 3, "sink": 4}) == "7"
-    assert dropped_text({"mspti": None}) == "?"
-    assert dropped_text({"mspti": None, "uplink": 3}) == "3+"
+    assert dropped_text({"decode": None}) == "?"
+    assert dropped_text({"decode": None, "uplink": 3}) == "3+"
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_problems_are_shown_per_rank():
             [
                 row(0, settings={}, unavailable_kinds={"MemCpy": "needs LD_PRELOAD"}),
                 row(1, settings={}, stuck_in="msptiActivityEnable(Kernel)"),
-                row(2, settings={}, drops={"uplink": 12, "mspti": None}),
+                row(2, settings={}, drops={"uplink": 12, "decode": None}),
             ]
         )
     ]
     assert "MemCpy is not collected: needs LD_PRELOAD" in lines[0]
     assert "stuck in msptiActivityEnable(Kernel)" in lines[1]
-    assert "dropped: uplink 12, mspti unknown" in lines[2]
+    assert "dropped: uplink 12, decode unknown" in lines[2]
 
 
 def test_a_stuck_process_says_so_in_its_row():

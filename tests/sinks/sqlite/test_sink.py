@@ -331,12 +331,12 @@ def test_gaps_and_notes_are_in_the_file(
 ) -> None:
     (path,) = sink.open_session(session(tmp_path)).files
     sink.write_gap("session-0", 2, Gap("slots", 5, 9, {"Kernel": 3}, "no free buffer"))
-    sink.write_gap("session-0", 3, Gap("mspti", 5, 9, None))
+    sink.write_gap("session-0", 3, Gap("decode", 5, 9, None))
     sink.write_note("session-0", 4, "parallel_group_info", '{"g":1}')
     sink.commit()
     assert query(path, "SELECT stage, kind, records FROM MSMON_GAPS") == [
         ("slots", "Kernel", 3),
-        ("mspti", "", None),
+        ("decode", "", None),
     ]
     meta = dict(query(path, "SELECT name, value FROM META_DATA"))
     assert meta["parallel_group_info"] == '{"g":1}'

@@ -218,12 +218,12 @@ def test_lost_records_show_in_the_host_run(tmp_path: Path) -> None:
     gap = Gap("slots", BASE_NS, BASE_NS + 1, {"Kernel": 40, "API": 2})
     sink.write_gap("s1", 2, gap)
     sink.write_gap("s1", 2, gap)
-    sink.write_gap("s1", 3, Gap("mspti", BASE_NS, BASE_NS + 1, None))
+    sink.write_gap("s1", 3, Gap("decode", BASE_NS, BASE_NS + 1, None))
     sink.write_window("s1", 4, window(1, MATMUL))
     host = tmp_path / "node-1/rank_0/host"
     assert scalars(host, "Dropped/slots")[0][2] == 42
-    assert scalars(host, "Gaps/mspti")[0][2] == 1
-    assert "Dropped/mspti" not in tags(host)
+    assert scalars(host, "Gaps/decode")[0][2] == 1
+    assert "Dropped/decode" not in tags(host)
     sink.close()
 
 
