@@ -1,7 +1,8 @@
 """Where a daemon listens, and the keys that a connection to it needs.
 
 The local endpoint is a socket file in a runtime directory, with the daemon's public
-key beside it. A client looks in its own user's directory, then in the system's.
+key beside it. A client looks in its own user's directory, then in the system's. A place that
+others could have prepared is passed over, and said so (see :mod:`msmon.bus.trust`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msmon.bus.keys import (
@@ -19,7 +20,9 @@ from msmon.bus.keys import (
     KeyPair,
     load_key_pair,
     load_public_key,
+    public_key_in,
 )
+from msmon.bus.trust import TrustedDirectory, Untrusted
 from msmon.errors import BusError, DaemonUnreachable
 
 DEFAULT_PORT = 1778
@@ -32,11 +35,17 @@ MAX_SOCKET_PATH_BYTES = 107
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a client needs to connect. Both keys are None where security is off."""
+    """What a client needs to connect. Both keys are None where security is off.
+
+    ``daemon_uids``: on this machine, the users as which the daemon may run; empty over TCP.
+    ``passed_over``: places that were not trusted, each with the reason, for a log or a person.
+    """
 
     url: str
     server_public_key: bytes | None
     client_keys: KeyPair | None
+    daemon_uids: frozenset[int] = frozenset()
+    passed_over: tuple[str, ...] = ()
 
 
 def runtime_directory(environ: Mapping[str, str]) -> Path:
@@ -81,63 +90,80 @@ def local_endpoint(environ: Mapping[str, str], insecure: bool = False) -> Endpoi
     ``insecure``, or MSMON_INSECURE=1 in the environment (for jobs), expects a daemon
     that was started with --insecure.
     Call it again before each new connection: a restarted daemon may have moved or
-    changed its key. Raises DaemonUnreachable when there is no socket, BusError when
-    a path or key file is wrong.
+    changed its key. Raises DaemonUnreachable when there is no socket, Untrusted when
+    MSMON_RUNTIME_DIR names a place that others may change, BusError when a path or key file
+    is wrong.
     """
     insecure = insecure or environ.get("MSMON_INSECURE") == "1"
     directories = client_directories(environ)
+    named = bool(environ.get("MSMON_RUNTIME_DIR"))
+    passed_over: list[str] = []
     for directory in directories:
-        path = socket_path(directory)
-        if _is_socket(path):
-            if not environ.get("MSMON_RUNTIME_DIR") and directory != SYSTEM_DIRECTORY:
-                _require_trusted(directory)  # in /run only root can make directories
-            return _endpoint_in(directory, path, insecure)
+        try:
+            found = _endpoint_in(directory, named or directory == SYSTEM_DIRECTORY, insecure)
+        except Untrusted as error:
+            if named:
+                raise
+            passed_over.append(error.message)
+        else:
+            if found is not None:
+                return replace(found, passed_over=tuple(passed_over))
     tried = " and ".join(str(directory / SOCKET_FILE) for directory in directories)
+    reasons = "".join(f"; {reason}" for reason in passed_over)
     raise DaemonUnreachable(
-        f"no daemon runs on this machine: there is no socket {tried}",
+        f"no daemon runs on this machine: there is no socket {tried}{reasons}",
         "start msmon-daemon, or set MSMON_RUNTIME_DIR to the directory of its socket; "
         "inside a container or a private /tmp that directory must be mounted",
     )
 
 
-def _is_socket(path: Path) -> bool:
+def _endpoint_in(directory: Path, any_owner: bool, insecure: bool) -> Endpoint | None:
+    """Return the endpoint in a directory, None where there is no socket.
+
+    Raises Untrusted when others could have put it there.
+    """
+    path = socket_path(directory)
     try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        with TrustedDirectory(directory, any_owner) as trusted:
+            mode = trusted.mode_of(SOCKET_FILE)
+            if stat.S_ISDIR(mode):
+                raise BusError(
+                    f"{path} is a directory where the daemon's socket should be",
+                    f"remove it; into containers mount {directory}, not the socket itself",
+                )
+            if not stat.S_ISSOCK(mode):
+                return None
+            server_key = None if insecure else _public_key_in(trusted)
+    except FileNotFoundError:
+        return None
     except PermissionError:
-        raise DaemonUnreachable(
-            f"{path.parent} is closed to uid {os.geteuid()}",
-            "start the daemon with --allow-users, or run as its user",
-        ) from None
-    if stat.S_ISDIR(mode):
+        closed = f"{directory} is closed to uid {os.geteuid()}"
+        if not any_owner:  # not even looked into: perhaps it is another user's
+            raise Untrusted(closed) from None
+        next_step = "start the daemon with --allow-users, or run as its user"
+        raise DaemonUnreachable(closed, next_step) from None
+    except OSError as error:
+        raise Untrusted(_why_not(directory, error), "name the directory itself") from None
+    own_keys = None if insecure else KeyPair.generate()
+    return Endpoint(f"ipc://{path}", server_key, own_keys, trusted.daemon_uids)
+
+
+def _public_key_in(trusted: TrustedDirectory) -> bytes:
+    path = trusted.path / PUBLIC_KEY_FILE
+    text = trusted.read_text(PUBLIC_KEY_FILE)
+    if not text:
         raise BusError(
-            f"{path} is a directory where the daemon's socket should be",
-            f"remove it; into containers mount {path.parent}, not the socket itself",
-        )
-    return stat.S_ISSOCK(mode)
-
-
-def _require_trusted(directory: Path) -> None:
-    owner = directory.stat().st_uid
-    if owner not in (0, os.geteuid()):
-        raise BusError(
-            f"{directory} belongs to uid {owner}: the daemon in it is not trusted",
-            f"set MSMON_RUNTIME_DIR={directory} to use it all the same",
-        )
-
-
-def _endpoint_in(directory: Path, path: Path, insecure: bool) -> Endpoint:
-    if insecure:
-        return Endpoint(f"ipc://{path}", None, None)
-    public = directory / PUBLIC_KEY_FILE
-    if not public.exists():
-        raise BusError(
-            f"the daemon's public key {public} is missing",
+            f"the daemon's public key {path} is missing",
             "a daemon started with --insecure has none: restart it, or use --insecure "
             "(jobs: MSMON_INSECURE=1) here too",
         )
-    return Endpoint(f"ipc://{path}", load_public_key(public), KeyPair.generate())
+    return public_key_in(text, path)
+
+
+def _why_not(directory: Path, error: OSError) -> str:
+    if directory.is_symlink():
+        return f"{directory} is a link: what it leads to is not trusted"
+    return f"{directory} can't be opened as a directory: {error.strerror}"
 
 
 def remote_endpoint(host: str, port: int, keys_directory: Path, insecure: bool = False) -> Endpoint:

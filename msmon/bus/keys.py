@@ -125,6 +125,15 @@ def read_key_file(path: Path) -> dict[str, str]:
         raise BusError(f"the key file {path} can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BusError(f"{path} is not a key file") from None
+    return _values_in(text, path)
+
+
+def public_key_in(text: str, path: Path) -> bytes:
+    """Return the public key in the text of the key file ``path``. Raises BusError."""
+    return _key(_values_in(text, path), "public-key", path)
+
+
+def _values_in(text: str, path: Path) -> dict[str, str]:
     if not text.strip():
         raise BusError(f"the key file {path} is empty")
     matches = (_LINE.fullmatch(line) for line in text.splitlines())
@@ -134,7 +143,7 @@ def read_key_file(path: Path) -> dict[str, str]:
 def _key(values: Mapping[str, str], name: str, path: Path) -> bytes:
     if name not in values:
         raise BusError(f"the key file {path} has no {name}")
-    key = values[name].encode("ascii")
+    key = values[name].encode("ascii", "replace")
     if len(key) != _KEY_LENGTH:
         raise BusError(
             f"the {name} in {path} has {len(key)} characters instead of {_KEY_LENGTH}",

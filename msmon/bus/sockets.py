@@ -17,6 +17,7 @@ from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
 from msmon.bus.endpoints import Endpoint
 from msmon.bus.headroom import require_headroom
 from msmon.bus.keys import KeyPair
+from msmon.bus.trust import peer_uid
 from msmon.errors import BusError
 
 ZAP_DOMAIN = "msmon"
@@ -84,7 +85,9 @@ def connect(
         dealer.setsockopt(zmq.CURVE_SERVERKEY, endpoint.server_public_key)
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, endpoint.client_keys.public)
         dealer.setsockopt(zmq.CURVE_SECRETKEY, endpoint.client_keys.secret)
-    watch = HandshakeWatch(dealer, secured=endpoint.server_public_key is not None)
+    watch = HandshakeWatch(
+        dealer, endpoint.server_public_key is not None, frozenset(endpoint.daemon_uids)
+    )
     dealer.connect(endpoint.url)
     return dealer, watch
 
@@ -140,7 +143,9 @@ def mechanism_mismatch(secured: bool) -> LinkEvent:
 class HandshakeWatch:
     """The socket monitor of one connecting socket.
 
-    Register ``socket`` with a poller and call :meth:`events` when it is readable.
+    Register ``socket`` with a poller and call :meth:`events` when it is readable. Where
+    ``daemon_uids`` says as whom a daemon may run, each connection's other end is asked for its
+    user (see :mod:`msmon.bus.trust`), and a stranger is refused before anything is sent.
     """
 
     _EVENTS = (
@@ -153,9 +158,14 @@ class HandshakeWatch:
         | zmq.EVENT_CONNECT_RETRIED
     )
 
-    def __init__(self, watched: zmq.Socket[Any], secured: bool) -> None:
+    def __init__(
+        self, watched: zmq.Socket[Any], secured: bool, daemon_uids: frozenset[int] = frozenset()
+    ) -> None:
         self._watched = watched
         self._secured = secured
+        self._daemon_uids = daemon_uids
+        self._stranger: LinkEvent | None = None
+        """The refusal of who is at the other end of the latest connection; None: trusted."""
         self._established = False
         self._broken_off_count = 0
         self.reached = False
@@ -179,11 +189,14 @@ class HandshakeWatch:
     def _translate(self, event: int, value: int) -> LinkEvent | None:
         if event == zmq.EVENT_CONNECTED:
             self.reached = True
-            return None
+            self._stranger = self._refusal_of(peer_uid(value)) if self._daemon_uids else None
+            return self._stranger
         if event == zmq.EVENT_CONNECT_RETRIED:
             self.attempts_failed += not self.reached
             return None
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            if self._stranger is not None:
+                return self._stranger
             self._established = True
             return LinkEvent("connected")
         if event == zmq.EVENT_DISCONNECTED:
@@ -199,6 +212,19 @@ class HandshakeWatch:
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             return self._protocol_failure(value)
         return self._broken_off()
+
+    def _refusal_of(self, uid: int | None) -> LinkEvent | None:
+        """Refuse who listens there, unless it is a user as which the daemon may run."""
+        if uid in self._daemon_uids:
+            return None
+        who = "somebody who is gone already" if uid is None else f"uid {uid}"
+        return LinkEvent(
+            "refused",
+            f"what listens there belongs to {who}, and the daemon would belong to "
+            f"uid {' or '.join(map(str, sorted(self._daemon_uids)))}",
+            "see whose socket it is, and remove it",
+            final=uid is not None,
+        )
 
     def _broken_off(self) -> LinkEvent | None:
         """A connection that ended during the handshake, without a word.

@@ -90,7 +90,10 @@ class Connection:
     def endpoint(self) -> Endpoint:
         """Return the endpoint to connect to. Raises BusError when its keys are missing."""
         if not self.host:
-            return local_endpoint(os.environ, self.insecure)
+            local = local_endpoint(os.environ, self.insecure)
+            for place in local.passed_over:
+                click.echo(f"msmon: passed over: {place}", err=True)
+            return local
         keys = self.keys or keys_directory(os.environ)
         return remote_endpoint(self.host, self.port, keys, self.insecure)
 

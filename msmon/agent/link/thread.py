@@ -86,6 +86,7 @@ class Link:
         self._pause_s = FIRST_PAUSE_S
         self._random = random.Random()  # the job's own random numbers stay what they are
         self._last_problem = ""
+        self._last_warnings: tuple[str, ...] = ()
         self._greeting: Hello | None = None
         self._heartbeat_s = 2.0
         self._next_heartbeat_s = 0.0
@@ -125,7 +126,9 @@ class Link:
 
     def _serve(self) -> None:
         """Make one connection and serve it until it is lost or the link is to end."""
-        with Connection(self._context, self._endpoint(), self._notices) as connection:
+        endpoint = self._endpoint()
+        self._warn_of(endpoint.passed_over)
+        with Connection(self._context, endpoint, self._notices) as connection:
             connection.wait_connected(CONNECT_LIMIT_S, self._ending)
             self._greet(connection)
             self._await_welcome(connection)
@@ -234,6 +237,13 @@ class Link:
             poll.register(self._notices.descriptor, select.POLLIN)
             poll.poll(left_s * 1000)
             self._notices.clear_signal()
+
+    def _warn_of(self, places: tuple[str, ...]) -> None:
+        """Log which places were not trusted, once for as long as they stay the same."""
+        if places != self._last_warnings:
+            self._last_warnings = places
+            for place in places:
+                self._log.write(f"passed over: {place}")
 
     def _note_problem(self, text: str) -> None:
         """Log what keeps us from the daemon, once for each new reason."""
