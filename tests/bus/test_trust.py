@@ -19,7 +19,8 @@ from msmon.bus.keys import KeyPair, key_file_text
 from msmon.bus.trust import Untrusted, peer_uid
 from msmon.errors import BusError, HandshakeRefused
 
-VICTIM, ATTACKER = 61_001, 61_002
+VICTIM, ATTACKER = 1_000_000 + 2 * os.getpid(), 1_000_001 + 2 * os.getpid()
+"""Users of nobody else, so that tests may run side by side."""
 OTHER_USER = Path(__file__).parents[1] / "fixtures" / "other_user.py"
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
