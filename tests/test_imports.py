@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import subprocess
@@ -103,7 +104,12 @@ def source_files() -> dict[str, Path]:
 SOURCES = source_files()
 
 
-def imports_of(module: str) -> Iterator[Import]:
+@functools.cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    return tuple(_imports_of(module))
+
+
+def _imports_of(module: str) -> Iterator[Import]:
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     deferred = {
         id(child)

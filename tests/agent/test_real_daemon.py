@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixtures.shared_memory import shared_memory_files
 
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
@@ -95,10 +95,10 @@ def test_a_killed_daemon_costs_no_record(real_daemon, job, tmp_path, wait_for):
 
 
 def test_a_killed_rank_is_lost_and_leaves_nothing_behind(real_daemon, job, wait_for):
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory_files()
     started = job(STEADY)
     wait_for(lambda: real_daemon.row().get("pid") == started.process.pid, "registration")
     assert real_daemon.request(MonitorRequest("start", {"kinds": "Kernel"})).outcome == "ok"
     started.process.kill()
     wait_for(lambda: real_daemon.row().get("state") == "lost", "loss", 12.0)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_memory_files() <= before

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from ports import free_port
 
 from msmon.bus.client import Client
 from msmon.bus.endpoints import Endpoint, local_endpoint
@@ -87,11 +88,8 @@ def test_insecure_on_both_sides_works(daemon):
 
 
 def test_a_port_where_nobody_listens():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     pair = KeyPair.generate()
-    error = failure(Endpoint(f"tcp://127.0.0.1:{port}", pair.public, pair))
+    error = failure(Endpoint(f"tcp://127.0.0.1:{free_port()}", pair.public, pair))
     assert isinstance(error, DaemonUnreachable)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,9 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from msmon.bus.keys import KeyPair, key_file_text
 from msmon.commands.main import main
+
+pytestmark = pytest.mark.xdist_group("handshakes")
 
 TIMEOUT_S = 3.0
 EXIT_LIMIT_S = TIMEOUT_S + 5.0
@@ -31,9 +33,7 @@ class Remote:
         self.directory = directory
         self.client = directory / "olga"
         self.server = directory / "keys"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MSMON")},
             "MSMON_RUNTIME_DIR": str(directory / "run"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 import zmq
+from ports import free_port
 
 from msmon.bus import sockets
 from msmon.bus.codec import decode, encode
@@ -120,14 +121,6 @@ def test_a_revoked_key_loses_its_open_connections(daemon, wait_for):
     finally:
         peer.close()
         context.term()
-
-
-def free_port() -> int:
-    context = zmq.Context()
-    with context.socket(zmq.PAIR) as probe:
-        port = probe.bind_to_random_port("tcp://127.0.0.1")
-    context.term()
-    return port
 
 
 def test_a_message_that_never_ends_does_not_fill_the_memory(daemon, agent, wait_for):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from pathlib import Path
 import psutil
 from exports import Database, JsonLines, databases
 from job import ALL_KINDS, TRAIN, Job, Rank, wait_for
+from ports import free_port
 from surroundings import Clock, Network, SmallDisk, possible
 
 from msmon.bus.keys import KeyPair, key_file_text
@@ -383,9 +383,3 @@ class PeakMemory:
 
 def _own_bytes(process: psutil.Process) -> int:
     return int(process.memory_full_info().uss)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

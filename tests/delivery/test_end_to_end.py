@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import sqlite3
@@ -16,7 +15,10 @@ from typing import Any
 
 import pytest
 from exports import Database, Event, JsonLines, databases
+from fixtures.shared_memory import shared_memory_files
 from job import ALL_KINDS, Job, Operators, Rank, wait_for
+
+pytestmark = pytest.mark.xdist_group("end_to_end")
 
 SIMULATION = "rate=6000,step_ms=100,preload=1,seed=5"
 RECORDS = 4_000
@@ -183,10 +185,10 @@ def test_a_database_can_be_read_while_it_is_written(session: Session) -> None:
 
 
 def test_a_killed_rank_is_lost_and_its_database_says_so(session: Session) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory_files()
     session.start(kinds=ALL_KINDS)
     session.await_records(RECORDS // 8)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_memory_files() <= before
     victim = session.job.living[1]
     victim.kill()
     assert session.database(victim).end == "unknown"
@@ -199,7 +201,7 @@ def test_a_killed_rank_is_lost_and_its_database_says_so(session: Session) -> Non
     assert database.query("PRAGMA integrity_check") == [("ok",)]
     session.stop()
     session.check_exact()
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_memory_files() <= before
 
 
 def test_nothing_but_complete_files_stays_behind(job: Job) -> None:

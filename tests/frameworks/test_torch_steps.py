@@ -9,6 +9,8 @@ import pytest
 from msmon.agent.steps import optimizers as optimizer_steps
 from msmon.agent.steps.counter import StepCounter
 
+pytestmark = pytest.mark.xdist_group("torch_steps")
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/test --full has it)")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sqlite3
@@ -13,7 +14,13 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/test --full has it)")
+pytestmark = [
+    pytest.mark.skipif(  # looked for only: importing it takes seconds in each process
+        importlib.util.find_spec("torch") is None,
+        reason="PyTorch is not installed (scripts/test --full has it)",
+    ),
+    pytest.mark.xdist_group("torch_traces"),
+]
 
 TRAINING = Path(__file__).parent / "training.py"
 DEADLINE_S = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import signal
 import subprocess
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch is not installed; scripts/test --full has it")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is not installed; scripts/test --full has it",
+)
 
 BUSY = Path(__file__).with_name("busy_job.py")
 RUN = [sys.executable, "-m", "msmon.commands.main", "run", "--"]

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("three_hosts")
+
 RANK = """
 import time, msmon
+
 msmon.init()
 while True:
     time.sleep(0.02)
