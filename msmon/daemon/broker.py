@@ -23,7 +23,9 @@ from msmon.bus.messages import Message, Refused, Reply, Welcome
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.audit import AuditLog, CommandRequest
 from msmon.daemon.access.authentication import Authenticator, Peer
+from msmon.daemon.access.identity import confirmed
 from msmon.daemon.access.roles import COMMANDS, REGISTERS
+from msmon.daemon.access.shares import Shares
 from msmon.daemon.commanding import Commander
 from msmon.daemon.connections import PRICES, REFUSED_PRICE, Connection, Connections
 from msmon.daemon.limited_log import LimitedLog
@@ -96,7 +98,8 @@ class Broker:
         self._requests: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Future[None] | None = None
         self._outputs = outputs(self._committed)
-        self._registry = Registry(timing.lost_after_s, timing.keep_gone_s)
+        self._shares = Shares(authenticator.is_operator)
+        self._registry = Registry(timing.lost_after_s, timing.keep_gone_s, self._shares)
         self._streams = Streams(
             self._outputs,
             approvals,
@@ -253,13 +256,14 @@ class Broker:
             if peer.role not in REGISTERS:
                 raise CommandRefused(f"{peer.name} may not register processes")
             former = self._registry.of_route(route)
+            carrier = hello.role == "carrier"
             process = self._registry.register(
-                hello.process,
+                confirmed(hello.process, peer, carrier),
                 peer,
                 route,
                 hello.version,
                 time.monotonic(),
-                carrier=hello.role == "carrier",
+                carrier,
             )
             if process is not former:
                 _log.info("%s registered, %s, msmon %s", process.label, peer.name, hello.version)

@@ -2,22 +2,25 @@
 
 Liveness runs on the monotonic clock. A process that falls silent is "lost", one that
 said goodbye is "ended"; both stay visible for a while, so that a question about them
-has an answer.
+has an answer. The owner is part of what identifies a process: what one user registers
+can never be, or continue, the process of another.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections import defaultdict
 from dataclasses import dataclass
 
 from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 
 LIVE, LOST, ENDED = "live", "lost", "ended"
 
 MAX_PROCESSES = 10_000
+"""Of all owners together; the share of one owner is smaller."""
 
 _CARRIER_OF = "carrier of "
 
@@ -41,6 +44,11 @@ class Process:
     """A framework's helper stands for the process: there may be no agent in it."""
 
     @property
+    def key(self) -> str:
+        """Text that no other registered process shares."""
+        return _key(self.peer, self.info, self.carrier)
+
+    @property
     def label(self) -> str:
         """How logs and answers call it."""
         rank = f" (rank {self.info.rank})" if self.info.rank >= 0 else ""
@@ -48,12 +56,15 @@ class Process:
 
 
 class Registry:
-    """All processes, by identity and by connection."""
+    """All processes, by identity and by connection. Used on the broker's loop only."""
 
-    def __init__(self, lost_after_s: float, keep_gone_s: float) -> None:
+    def __init__(self, lost_after_s: float, keep_gone_s: float, shares: Shares) -> None:
+        self._shares = shares
         self._lost_after_s = lost_after_s
         self._keep_gone_s = keep_gone_s
         self._by_key: dict[str, Process] = {}
+        self._agents_of: defaultdict[str, dict[str, Process]] = defaultdict(dict)
+        """Owner → the owner's processes with an agent, by key."""
         self._by_route: dict[bytes, Process] = {}
         self._checked_s: float | None = None
 
@@ -87,15 +98,20 @@ class Registry:
         return not known or len(agents) < process.info.local_world_size
 
     def _agents_beside(self, carrier: Process) -> list[ProcessInfo]:
-        """Return the ranks of a carrier's launch on its host that have an agent, or had one."""
+        """Return the ranks of a carrier's launch on its host that have an agent, or had one.
+
+        Only those of the carrier's owner: nobody else can make it look as if it were not needed.
+        """
         own = carrier.info
-        agents = (item.info for item in self._by_key.values() if not item.carrier)
         return [
             agent
-            for agent in agents
+            for agent in self._agents(carrier.peer.owner)
             if agent.key == own.key
             or (own.launch and (agent.host, agent.launch) == (own.host, own.launch))
         ]
+
+    def _agents(self, owner: str) -> list[ProcessInfo]:
+        return [process.info for process in self._agents_of.get(owner, {}).values()]
 
     def live(self) -> list[Process]:
         """Return the processes that can be commanded."""
@@ -114,20 +130,17 @@ class Registry:
         now_s: float,
         carrier: bool = False,
     ) -> Process:
-        """Take a hello; a newer one of the same process replaces the older.
+        """Take a hello whose ``info`` is confirmed; a newer one of a process replaces the older.
 
-        Raises CommandRefused when another owner holds this identity, or there are
-        too many processes.
+        A connection speaks for one process: a hello for another one makes the former lost.
+        Raises CommandRefused when other credentials hold this identity, and ShareUsedUp when
+        the owner has too many processes.
         """
-        if peer.uid >= 0:
-            info = dataclasses.replace(info, uid=peer.uid)
-        key = _CARRIER_OF + info.key if carrier else info.key
+        key = _key(peer, info, carrier)
         known = self._by_key.get(key)
         if known is None:
-            if len(self._by_key) >= MAX_PROCESSES:
-                raise CommandRefused("too many processes are registered with this daemon")
-            known = Process(info, peer, route, version, now_s, carrier=carrier)
-        elif known.peer.credential != peer.credential and known.life == LIVE:
+            known = self._add(Process(info, peer, route, version, now_s, carrier=carrier))
+        elif known.peer.credential != peer.credential:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
         former = self._by_route.get(route)
         if former is not None and former is not known:
@@ -135,9 +148,37 @@ class Registry:
         self._forget_route(known)
         known.info, known.peer, known.route, known.version = info, peer, route, version
         known.last_seen_s, known.life = now_s, LIVE
-        self._by_key[key] = known
         self._by_route[route] = known
         return known
+
+    def _add(self, process: Process) -> Process:
+        """Add a process; of an owner with too many, the one that is gone longest makes room."""
+        owner = process.peer.owner
+        if len(self._by_key) >= MAX_PROCESSES:
+            raise CommandRefused("too many processes are registered with this daemon")
+        if not self._shares.try_take(owner, Resource.PROCESSES):
+            gone = [
+                item
+                for item in self._by_key.values()
+                if item.life != LIVE and item.peer.owner == owner
+            ]
+            if gone:
+                self._remove(min(gone, key=lambda item: item.gone_s))
+            self._shares.take(owner, Resource.PROCESSES)
+        self._by_key[process.key] = process
+        if not process.carrier:
+            self._agents_of[owner][process.key] = process
+        return process
+
+    def _remove(self, process: Process) -> None:
+        """Forget a process, and give its place back."""
+        owner = process.peer.owner
+        del self._by_key[process.key]
+        self._agents_of[owner].pop(process.key, None)
+        if not self._agents_of[owner]:
+            del self._agents_of[owner]
+        self._forget_route(process)
+        self._shares.give_back(owner, Resource.PROCESSES)
 
     def heard(self, process: Process, now_s: float) -> None:
         """Note a sign of life; a lost process that speaks again is live again."""
@@ -149,8 +190,8 @@ class Registry:
         """Note that a process ended its connection on purpose."""
         process.life, process.gone_s = ENDED, now_s
         self._forget_route(process)
-        if process.carrier:
-            self._by_key.pop(_CARRIER_OF + process.info.key, None)
+        if process.carrier and process.key in self._by_key:
+            self._remove(process)
 
     def expire(self, now_s: float) -> list[Process]:
         """Return the processes that became lost since the last call; forget those long gone."""
@@ -160,18 +201,21 @@ class Registry:
             for process in self._by_key.values():
                 process.last_seen_s += stall_s
         lost = []
-        for key, process in list(self._by_key.items()):
+        for process in list(self._by_key.values()):
             if process.life == LIVE and now_s - process.last_seen_s > self._lost_after_s:
                 process.life, process.gone_s = LOST, now_s
                 lost.append(process)
             elif process.life != LIVE and (
                 process.carrier or now_s - process.gone_s > self._keep_gone_s
             ):
-                del self._by_key[key]
-                self._forget_route(process)
+                self._remove(process)
         return lost
 
     def _forget_route(self, process: Process) -> None:
         """Forget the connection of a process, unless it is another's by now."""
         if self._by_route.get(process.route) is process:
             del self._by_route[process.route]
+
+
+def _key(peer: Peer, info: ProcessInfo, carrier: bool) -> str:
+    return f"{peer.owner}/{_CARRIER_OF if carrier else ''}{info.key}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
+from msmon.daemon.access.shares import LIMITS, Resource, Shares, ShareUsedUp
 from msmon.daemon.registry import ENDED, LIVE, LOST, Process, Registry
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
@@ -20,7 +23,7 @@ REMOTE = Peer(Role.AGENT, "key node7", "public key")
 
 @pytest.fixture
 def registry() -> Registry:
-    return Registry(LOST_AFTER_S, KEEP_GONE_S)
+    return Registry(LOST_AFTER_S, KEEP_GONE_S, Shares())
 
 
 def info(pid: int = 11, start_time: int = 1, **fields) -> ProcessInfo:
@@ -97,18 +100,47 @@ def test_a_connection_speaks_for_one_process_only(registry):
     assert first.life == LOST
 
 
-def test_nobody_else_takes_the_identity_of_a_living_process(registry):
-    registry.register(info(), OWN, b"r", "1", 0.0)
-    with pytest.raises(CommandRefused, match="registered by uid 0"):
-        registry.register(info(), OTHER, b"thief", "1", 1.0)
-    check_until(registry, 0, 20)
-    assert registry.register(info(), OTHER, b"later", "1", 21.0).peer is OTHER
+def test_the_same_claim_of_another_owner_is_another_process(registry):
+    mine = registry.register(info(), OWN, b"r", "1", 0.0)
+    theirs = registry.register(info(), OTHER, b"other", "1", 1.0)
+    far = registry.register(info(), REMOTE, b"far", "1", 1.0)
+    assert len({item.key for item in (mine, theirs, far)}) == 3
+    assert registry.of_route(b"r") is mine
 
 
-def test_the_uid_is_the_kernels_where_there_is_one(registry):
-    local = registry.register(info(11, uid=0), OTHER, b"a", "1", 0.0)
-    remote = registry.register(info(12, uid=7), REMOTE, b"b", "1", 0.0)
-    assert (local.info.uid, remote.info.uid) == (1000, 7)
+@pytest.mark.parametrize("silent_s", [0, 20])
+def test_other_credentials_of_an_owner_never_continue_a_process(registry, silent_s):
+    registry.register(info(), REMOTE, b"r", "1", 0.0)
+    check_until(registry, 0, silent_s)
+    renamed = dataclasses.replace(REMOTE, credential="another public key")
+    with pytest.raises(CommandRefused, match="registered by key node7"):
+        registry.register(info(), renamed, b"thief", "1", float(silent_s))
+
+
+def test_an_owner_with_too_many_processes_is_refused_and_others_are_not(registry):
+    most = int(LIMITS[Resource.PROCESSES].amount)
+    for pid in range(most):
+        registry.register(info(pid), OTHER, b"%d" % pid, "1", 0.0)
+    with pytest.raises(ShareUsedUp, match="registered processes"):
+        registry.register(info(most), OTHER, b"more", "1", 0.0)
+    assert registry.register(info(most), REMOTE, b"far", "1", 0.0)
+
+
+def test_what_is_gone_makes_room_for_its_owners_next_process(registry):
+    most = int(LIMITS[Resource.PROCESSES].amount)
+    first = registry.register(info(0), OTHER, b"0", "1", 0.0)
+    for pid in range(1, most):
+        registry.register(info(pid), OTHER, b"%d" % pid, "1", 0.0)
+    registry.goodbye(first, 1.0)
+    registry.register(info(most), OTHER, b"more", "1", 2.0)
+    assert first not in registry.all()
+
+
+def test_agents_of_another_owner_hide_no_carrier(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    registry.register(rank(0), OTHER, b"0", "1", 0.0)
+    registry.register(rank(1), OTHER, b"1", "1", 0.0)
+    assert (0, True) in shown(registry.for_traces())
 
 
 def rank(number: int, launch: str = "a") -> ProcessInfo:

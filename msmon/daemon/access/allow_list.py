@@ -35,12 +35,17 @@ class AllowList:
         self._directory = keys_directory / CLIENTS_DIRECTORY
         self._stamp: tuple[object, ...] = ()
         self._keys: dict[str, AllowedKey] = {}
+        self._operators: frozenset[str] = frozenset()
         self.changes = 0
         """How often ``refresh`` found something new."""
 
     def get(self, public_key: str) -> AllowedKey | None:
         """Return the entry of a Z85 public key, or None when it isn't allowed."""
         return self._keys.get(public_key)
+
+    def is_operator(self, name: str) -> bool:
+        """Whether the key of this name has the role of an operator."""
+        return name in self._operators
 
     def refresh(self) -> None:
         """Read the files again if any was added, changed or removed."""
@@ -61,6 +66,9 @@ class AllowList:
             else:
                 allowed[entry.public] = entry
         self._keys = allowed
+        self._operators = frozenset(
+            key.name for key in allowed.values() if key.role is Role.OPERATOR
+        )
         self.changes += 1
 
 

@@ -117,6 +117,13 @@ class Authenticator:
             return None
         return Peer(allowed.role, f"key {allowed.name}", credential)
 
+    def is_operator(self, owner: str) -> bool:
+        """Whether ``Peer.owner`` is one that may command every process."""
+        if owner in ("uid 0", f"uid {self._own_uid}"):
+            return True
+        kind, _, name = owner.partition(" ")
+        return kind == "key" and self.allow_list.is_operator(name)
+
     def _local_peer(self, address: str) -> Peer | None:
         try:
             uid, _, pid = (int(part) for part in address.split(":")[1:])

@@ -67,20 +67,25 @@ def test_another_user_asks_and_commands_only_own_processes(daemon, agent):
 
 
 @root_only
-def test_another_user_registers_under_the_uid_that_the_kernel_names(daemon):
+def test_another_user_registers_under_the_uid_and_pid_that_the_kernel_names(daemon):
     open_directory(daemon)
     daemon.start("--allow-users", "everybody")
-    assert "Welcome" in as_other_user(daemon, "hello(77)")
-    assert daemon.row(77)["uid"] == OTHER_UID
+    assert "Welcome" in as_other_user(daemon, "hello(os.getpid())")
+    assert [row["uid"] for row in daemon.rows()] == [OTHER_UID]
 
 
 @root_only
-def test_another_user_cannot_take_over_a_process(daemon, agent):
+@pytest.mark.parametrize("silent", [False, True])
+def test_another_user_cannot_register_or_take_over_a_process(daemon, agent, in_state, silent):
     open_directory(daemon)
     daemon.start("--allow-users", "everybody")
-    agent(11)
-    assert "is registered by uid 0" in as_other_user(daemon, "hello(11)")
+    victim = agent(11)
+    if silent:
+        victim.silent = True
+        in_state(11, "lost")
+    assert "has the pid" in as_other_user(daemon, "hello(11)")
     assert daemon.row(11)["uid"] == 0
+    assert len(daemon.rows()) == 1
 
 
 @root_only
