@@ -1,7 +1,11 @@
 """What lives inside the training process.
 
-The names are imported on first use: a process that turns out to be no rank needs only
-the modules that decide it.
+Begin with ``lifecycle``: it makes the agent of this process and takes it down. The agent has
+two threads: the *collector* makes every MSPTI call and decodes, the *link* owns the socket.
+Nothing here raises into the job, prints, or waits for the daemon.
+
+The names are imported on first use: a process that turns out to be no rank loads only the
+modules that decide it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The wire: messages and their encoding, sockets, keys and the client.
+"""The wire between agents, daemon and command line.
 
-Knows no daemon and no agent.
+``messages`` lists all messages, ``codec`` turns them into frames and back, ``sockets`` makes
+every socket, ``endpoints`` and ``keys`` say where a daemon is and how it is trusted, ``client``
+asks one question. What a daemon or an agent does with a message is in their own rooms.
 """

@@ -21,6 +21,7 @@ from job import Job, wait_for
 
 from msmon.commands.daemon.command import daemon as daemon_command
 from msmon.commands.daemon.config import read_config
+from msmon.commands.daemon.unit import UNIT, system_files
 from msmon.commands.main import cli
 
 LIMIT_S = 60.0
@@ -217,3 +218,28 @@ def test_every_command_line_has_valid_options(
         name, *arguments = arguments
         command = subcommands[name]
     command.make_context(name, arguments)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+@pytest.mark.parametrize("of_root", [False, True], ids=["as it is shipped", "of root"])
+def test_the_figures_of_the_unit_are_those_of_systemd(tmp_path: Path, of_root: bool) -> None:
+    page = Page("docs/deployment.md")
+    for file in system_files("/bin/sh"):
+        if file.path.name == UNIT:
+            text = file.text
+    if of_root:
+        text = text.replace("[Install]", page.code("ini", "CAP_SETUID") + "\n[Install]")
+    (tmp_path / UNIT).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(tmp_path / UNIT)],
+        capture_output=True,
+        text=True,
+    )
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze can't look at files")
+    (measured,) = re.findall(rf"exposure level for {UNIT}: ([0-9.]+)", done.stdout)
+    said = re.findall(r"`systemd-analyze security` rates it ([0-9.]+)\.\s", page.text)
+    # other versions of systemd weigh a little differently
+    assert float(said[of_root]) == pytest.approx(float(measured), abs=0.4)
+    row = f"| `systemd-analyze security` | {said[0]} | {said[1]} | |"
+    assert row in Page("SECURITY.md").text

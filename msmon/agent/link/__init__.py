@@ -1,5 +1,5 @@
 """The agent's side of the wire.
 
-The thread that owns the socket, its connection to a daemon, and what is kept until the daemon
-has acknowledged it.
+``thread`` owns the socket and keeps coming back to a daemon that went away. ``uplink`` numbers
+what the collector hands over and keeps it until the daemon has acknowledged it.
 """

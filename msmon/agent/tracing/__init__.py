@@ -1,1 +1,5 @@
-"""Detailed traces: the framework's own profiler, driven from inside the training process."""
+"""Detailed traces by the framework's own profiler.
+
+``control`` takes the command, ``tracer`` has the state of the one trace of this process, and a
+``…_backend`` drives one profiler. A profiler is only touched on the thread that steps.
+"""
