@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msmon.compat.mspti.data import (
+from msmon.compat.mspti.data_classes import (
     CommunicationData,
     HcclData,
     KernelData,

@@ -26,7 +26,7 @@ from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, Answer
 from msmon.errors import CommandRefused, MsmonError, UsageError
-from msmon.recording.recorder import subscription_holder
+from msmon.recording.holder import subscription_holder
 from msmon.sessions import Counts
 
 STUCK_AFTER_S = 3.0

@@ -23,7 +23,7 @@ from msmon.agent.steps import sources as step_sources
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.steps.import_watch import ImportWatch
 from msmon.errors import UsageError
-from msmon.recording import recorder
+from msmon.recording import holder
 
 MAX_NUMBER = 2**31 - 1
 """Largest rank, size of the world, and device."""
@@ -161,7 +161,7 @@ def _start(known: dict[str, Any]) -> None:
             AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
         else:
             _agent = agent
-            recorder.trace_holder = lambda: agent.trace_holder
+            holder.trace_holder = lambda: agent.trace_holder
             watch_steps()
             # as late as possible: hooks run in reverse, and the framework must still be there
             atexit.unregister(shutdown)

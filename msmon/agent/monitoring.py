@@ -17,7 +17,8 @@ from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.recording import library
-from msmon.recording.recorder import MsptiCall, Recorder
+from msmon.recording.calls import MsptiCall
+from msmon.recording.recorder import Recorder
 from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts, MonitorSettings
 

@@ -16,7 +16,8 @@ from msmon.agent.link.uplink import Uplink
 from msmon.agent.losses import LossReports
 from msmon.agent.ranks.parallel_groups import parallel_group_info
 from msmon.errors import CommandRefused
-from msmon.recording.recorder import CALL_ERRORS, Recorder
+from msmon.recording.calls import CALL_ERRORS
+from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.record_filter import RecordFilter

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from msmon.diagnosis.finding import Finding, fail, ok, warn
 from msmon.diagnosis.surroundings import Surroundings
 from msmon.errors import LibraryUnavailable
 from msmon.ffi.library import locate
+from msmon.recording.library import is_simulated
 
 PROBE = ("-m", "msmon.diagnosis.mspti_probe")
 PROBE_LIMIT_S = 8.0
@@ -102,8 +102,3 @@ def _died(check: str, done: subprocess.CompletedProcess[str]) -> Finding:
         "LD_LIBRARY_PATH",
         *said,
     )
-
-
-def is_simulated(environ: Mapping[str, str]) -> bool:
-    """Whether MSPTI is simulated in processes with this environment."""
-    return environ.get("MSMON_SIMULATE", "0") not in ("", "0")

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from msmon.diagnosis.cann import cann_version, is_simulated
+from msmon.diagnosis.cann import cann_version
 from msmon.diagnosis.finding import Finding, fail, ok, warn
 from msmon.diagnosis.proc import SeenProcess
 from msmon.diagnosis.surroundings import Surroundings
 from msmon.errors import LibraryUnavailable
 from msmon.ffi.library import LIBRARY_NAME, Location, locate
+from msmon.recording.library import is_simulated
 
 FREE_OF_PRELOAD = (9, 0)
 """From this CANN on, only four kinds need LD_PRELOAD; before, all do."""

@@ -1,8 +1,7 @@
-"""The fifteen functions that libmspti.so exports, as one table to hold against its headers.
+"""The fifteen functions that libmspti.so exports, as two tables to hold against its headers.
 
-Every function is listed with argument types, result type and checker; the checker becomes
-ctypes' ``errcheck``, so no caller looks at a result code. ``None`` says that none applies.
-Sources: mspti_activity.h, mspti_callback.h.
+``SIGNATURES`` gives the types of each function, ``CHECKERS`` what its result means. A checker
+becomes ctypes' ``errcheck``, so no caller looks at a result code.
 """
 
 from __future__ import annotations
@@ -74,42 +73,52 @@ class CFunction:
         return function
 
 
-FUNCTIONS: tuple[CFunction, ...] = (
-    CFunction(
-        "msptiActivityRegisterCallbacks", (ctypes.c_void_p, ctypes.c_void_p), ENUM, must_succeed
-    ),
-    CFunction("msptiActivityEnable", (ENUM,), ENUM, must_succeed),
-    CFunction("msptiActivityDisable", (ENUM,), ENUM, must_succeed),
-    CFunction("msptiActivityIsEnabled", (ENUM,), ctypes.c_bool, None),
-    CFunction("msptiActivityEnableMarkerDomain", (ctypes.c_char_p,), ENUM, must_succeed),
-    CFunction("msptiActivityDisableMarkerDomain", (ctypes.c_char_p,), ENUM, must_succeed),
-    CFunction(
-        "msptiActivityGetNextRecord",
-        (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)),
-        ENUM,
-        success_or_end,
-    ),
-    CFunction("msptiActivityFlushAll", (ctypes.c_uint32,), ENUM, must_succeed),
-    CFunction("msptiActivityFlushPeriod", (ctypes.c_uint32,), ENUM, must_succeed),
-    CFunction(
-        "msptiActivityPushExternalCorrelationId", (ENUM, ctypes.c_uint64), ENUM, must_succeed
-    ),
-    CFunction(
-        "msptiActivityPopExternalCorrelationId",
-        (ENUM, ctypes.POINTER(ctypes.c_uint64)),
-        ENUM,
-        must_succeed,
-    ),
-    CFunction(
-        "msptiSubscribe",
-        (ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_void_p),
-        ENUM,
-        must_succeed,
-    ),
-    CFunction("msptiUnsubscribe", (ctypes.c_void_p,), ENUM, must_succeed),
-    CFunction(
-        "msptiEnableCallback", (ctypes.c_uint32, ctypes.c_void_p, ENUM, ENUM), ENUM, must_succeed
-    ),
-    CFunction("msptiEnableDomain", (ctypes.c_uint32, ctypes.c_void_p, ENUM), ENUM, must_succeed),
+_PVOID = ctypes.c_void_p
+_VOID_OUT = ctypes.POINTER(ctypes.c_void_p)
+_U64_OUT = ctypes.POINTER(ctypes.c_uint64)
+
+SIGNATURES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    # mspti_activity.h
+    "msptiActivityRegisterCallbacks": ((_PVOID, _PVOID), ENUM),
+    "msptiActivityEnable": ((ENUM,), ENUM),
+    "msptiActivityDisable": ((ENUM,), ENUM),
+    "msptiActivityIsEnabled": ((ENUM,), ctypes.c_bool),
+    "msptiActivityEnableMarkerDomain": ((ctypes.c_char_p,), ENUM),
+    "msptiActivityDisableMarkerDomain": ((ctypes.c_char_p,), ENUM),
+    "msptiActivityGetNextRecord": ((_PVOID, ctypes.c_size_t, _VOID_OUT), ENUM),
+    "msptiActivityFlushAll": ((ctypes.c_uint32,), ENUM),
+    "msptiActivityFlushPeriod": ((ctypes.c_uint32,), ENUM),
+    "msptiActivityPushExternalCorrelationId": ((ENUM, ctypes.c_uint64), ENUM),
+    "msptiActivityPopExternalCorrelationId": ((ENUM, _U64_OUT), ENUM),
+    # mspti_callback.h
+    "msptiSubscribe": ((_VOID_OUT, _PVOID, _PVOID), ENUM),
+    "msptiUnsubscribe": ((_PVOID,), ENUM),
+    "msptiEnableCallback": ((ctypes.c_uint32, _PVOID, ENUM, ENUM), ENUM),
+    "msptiEnableDomain": ((ctypes.c_uint32, _PVOID, ENUM), ENUM),
+}
+"""Function → (argument types, result type), in the order of the headers."""
+
+CHECKERS: dict[str, Checker | None] = {
+    "msptiActivityRegisterCallbacks": must_succeed,
+    "msptiActivityEnable": must_succeed,
+    "msptiActivityDisable": must_succeed,
+    "msptiActivityIsEnabled": None,  # returns the answer, no result code
+    "msptiActivityEnableMarkerDomain": must_succeed,
+    "msptiActivityDisableMarkerDomain": must_succeed,
+    "msptiActivityGetNextRecord": success_or_end,
+    "msptiActivityFlushAll": must_succeed,
+    "msptiActivityFlushPeriod": must_succeed,
+    "msptiActivityPushExternalCorrelationId": must_succeed,
+    "msptiActivityPopExternalCorrelationId": must_succeed,
+    "msptiSubscribe": must_succeed,
+    "msptiUnsubscribe": must_succeed,
+    "msptiEnableCallback": must_succeed,
+    "msptiEnableDomain": must_succeed,
+}
+"""Function → checker of its result; every function is listed, None where no check applies."""
+
+FUNCTIONS: tuple[CFunction, ...] = tuple(
+    CFunction(name, argtypes, restype, CHECKERS[name])
+    for name, (argtypes, restype) in SIGNATURES.items()
 )
 """Everything that libmspti.so exports, in the order of the headers."""

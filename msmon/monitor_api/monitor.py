@@ -23,8 +23,8 @@ from msmon.errors import CommandRefused, SinkError, UsageError
 from msmon.formats.workbook import WorkbookWriter
 from msmon.monitor_api.activities import Table
 from msmon.monitor_api.results import ActivityRecords
-from msmon.recording import recorder
-from msmon.recording.thread import Recording
+from msmon.recording import holder
+from msmon.recording.recording import Recording
 from msmon.records.batch import Batch
 from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, kind_named
@@ -96,7 +96,7 @@ class Monitor:
             limit = _checked_limit(max_records)
         if self._recording.active:
             raise CommandRefused("this Monitor is already recording", "call stop() first")
-        trace = recorder.trace_holder()
+        trace = holder.trace_holder()
         if trace:
             raise CommandRefused(
                 f"{trace} holds this process",

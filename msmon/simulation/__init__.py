@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from msmon.simulation.environment import SimulatedRank, SimulationOptions, parse_simulation
 from msmon.simulation.mspti import SimulatedMspti, load_simulated
-from msmon.simulation.options import SimulatedRank, SimulationOptions, parse_simulation
 from msmon.simulation.step import OperatorKey, OperatorTotals, expected_step
 
 __all__ = [

@@ -16,9 +16,9 @@ from msmon.records.batch import Column
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.simulation.buffers import ActivityBuffers
+from msmon.simulation.environment import SimulatedRank, SimulationOptions
 from msmon.simulation.image import CStrings, StepImage
 from msmon.simulation.ledger import Ledger
-from msmon.simulation.options import SimulatedRank, SimulationOptions
 from msmon.simulation.step import step_records
 from msmon.simulation.timeline import StepRecords, Timeline
 from msmon.simulation.workload import VARIANTS, StepPlan

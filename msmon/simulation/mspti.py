@@ -22,8 +22,13 @@ from msmon.records.kinds import ActivityKind
 from msmon.records.layout import PRELOAD_KINDS
 from msmon.simulation.buffers import ActivityBuffers
 from msmon.simulation.device import SimulatedDevice
+from msmon.simulation.environment import (
+    VARIABLE,
+    SimulatedRank,
+    SimulationOptions,
+    parse_simulation,
+)
 from msmon.simulation.ledger import Ledger
-from msmon.simulation.options import VARIABLE, SimulatedRank, SimulationOptions, parse_simulation
 
 MAX_DOMAIN_BYTES = 254
 CALLBACK_DOMAINS = (1, 2)

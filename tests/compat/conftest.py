@@ -11,7 +11,7 @@ import pytest
 
 from msmon.compat.mspti import monitors as mspti_monitors
 from msmon.ffi.arena import BufferArena
-from msmon.recording import thread as recording
+from msmon.recording import recording
 from msmon.recording.recorder import Recorder
 
 

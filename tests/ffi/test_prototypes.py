@@ -36,6 +36,10 @@ def test_every_exported_function_is_listed_once(native_double: Any) -> None:
     assert all(native_double.c[name] for name in names)
 
 
+def test_both_tables_list_the_same_functions_in_the_same_order() -> None:
+    assert list(prototypes.SIGNATURES) == list(prototypes.CHECKERS)
+
+
 def test_every_result_code_is_checked() -> None:
     unchecked = {function.name for function in FUNCTIONS if function.check is None}
     assert unchecked == {"msptiActivityIsEnabled"}  # returns bool

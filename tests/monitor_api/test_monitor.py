@@ -14,7 +14,7 @@ import pytest
 from msmon import ActivityKind, Monitor
 from msmon.errors import CommandRefused, LibraryUnavailable, SinkError, UsageError
 from msmon.ffi.arena import BufferArena
-from msmon.recording import thread as recording
+from msmon.recording import recording
 from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 

@@ -23,9 +23,9 @@ from msmon.records.layout import NAMELESS_KINDS
 from msmon.records.statistics import WindowStatistics
 from msmon.records.windows import operator_rows
 from msmon.simulation import SimulatedMspti, expected_step, parse_simulation
+from msmon.simulation.environment import SimulatedRank
 from msmon.simulation.image import CStrings, StepImage
 from msmon.simulation.ledger import Ledger
-from msmon.simulation.options import SimulatedRank
 from msmon.simulation.step import step_records
 from msmon.simulation.timeline import Timeline
 from msmon.simulation.workload import StepPlan

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from msmon.compat.mspti.data import (
+from msmon.compat.mspti.data_classes import (
     CommunicationData,
     HcclData,
     KernelData,
@@ -18,7 +18,7 @@ from msmon.compat.mspti.data import (
     RangeMarkerData,
 )
 from msmon.compat.mspti.enums import MsptiResult
-from msmon.compat.mspti.records import (
+from msmon.compat.mspti.from_batches import (
     communication_data,
     hccl_data,
     kernel_data,
@@ -27,7 +27,7 @@ from msmon.compat.mspti.records import (
 )
 from msmon.compat.mspti.subscription import SUCCESS, Subscription, result_of, say
 from msmon.recording.library import load
-from msmon.recording.thread import FLUSH_INTERVAL_S
+from msmon.recording.recording import FLUSH_INTERVAL_S
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.markers import MarkerPairing

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msmon.compat.mspti.enums import MsptiResult
 from msmon.errors import CommandRefused, MsmonError, MsptiError
-from msmon.recording.thread import Recording
+from msmon.recording.recording import Recording
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 

@@ -19,7 +19,7 @@ from msmon.errors import BusError
 JOB = """
 import os, sys, threading, types
 import msmon
-from msmon.recording.recorder import subscription_holder
+from msmon.recording.holder import subscription_holder
 from msmon.agent.tracing import backend
 from msmon.errors import CommandRefused
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from msmon import Monitor, mspti
-from msmon.compat.mspti.records import communication_data, mark_data, range_data
+from msmon.compat.mspti.from_batches import communication_data, mark_data, range_data
 from msmon.errors import CommandRefused
 from msmon.mspti import (
     CommunicationMonitor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from msmon.compat.mspti.data import (
+from msmon.compat.mspti.data_classes import (
     CommunicationData,
     HcclData,
     KernelData,
