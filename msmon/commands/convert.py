@@ -10,17 +10,19 @@ from typing import Any
 
 import click
 
-from msmon.conversion.finding import find_sources
-from msmon.conversion.output import Output
-from msmon.conversion.run import FORMATS, TRACE_NAME, Report, choose_output, convert
-from msmon.conversion.source import Source
-from msmon.errors import UsageError
+from msmon.conversion.run import Report, convert
+from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.choosing import FORMATS, TRACE_NAME, choose_target
+from msmon.conversion.targets.target import Target
+from msmon.errors import MsmonError, UsageError
+from msmon.logs import escaped
 
 
 @click.command("convert")
 @click.argument("inputs", nargs=-1, required=True, metavar="IN...", type=click.Path(path_type=Path))
 @click.option(
-    "--to", "target", required=True, type=click.Choice(FORMATS), help="Format of the output."
+    "--to", "target_format", required=True, type=click.Choice(FORMATS), help="Format of the output."
 )
 @click.option(
     "-o",
@@ -30,7 +32,9 @@ from msmon.errors import UsageError
     f"file for perfetto (default: {TRACE_NAME}) and for a single workbook.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Report in JSON.")
-def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None, as_json: bool) -> int:
+def convert_command(
+    inputs: tuple[Path, ...], target_format: str, out: Path | None, as_json: bool
+) -> int:
     """Convert exported files: DB and JSONL files, or directories of them.
 
     Rotated JSONL files of a process are taken together. Damaged parts are skipped and
@@ -46,10 +50,14 @@ def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None, as_
     """
     sources = find_sources(inputs)
     try:
-        output = choose_output(target, out, sources)
+        target = choose_target(target_format, out, sources)
     except OSError as error:
         raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
-    report = _with_progress_bar(sources, output, target)
+    try:
+        report = _with_progress_bar(sources, target, target_format)
+    except MsmonError as error:  # its sentences may quote a forged file
+        error.message, error.next_step = escaped(error.message), escaped(error.next_step)
+        raise
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=str))
     else:
@@ -57,19 +65,19 @@ def convert_command(inputs: tuple[Path, ...], target: str, out: Path | None, as_
     return 1 if report.unread else 0
 
 
-def _with_progress_bar(sources: list[Source], output: Output, target: str) -> Report:
+def _with_progress_bar(sources: list[Source], target: Target, target_format: str) -> Report:
     if not sys.stderr.isatty():
-        return convert(sources, output)
+        return convert(sources, target)
     size_bytes = sum(source.size_bytes for source in sources)
-    label = f"converting to {target}"
+    label = f"converting to {target_format}"
     bar: Any = click.progressbar(length=size_bytes, label=label, file=sys.stderr)
     with bar:
-        return convert(sources, output, bar.update)
+        return convert(sources, target, bar.update)
 
 
 def _show(report: Report) -> None:
     for path in report.files:
-        click.echo(str(path))
+        click.echo(click.format_filename(path))
     counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.records.items()))
     click.echo(f"records: {counts or 'none'}", err=True)
     if report.left_out:
@@ -77,4 +85,4 @@ def _show(report: Report) -> None:
     if report.skipped:
         click.echo(f"skipped damaged parts: {report.skipped:,}", err=True)
     for problem in report.problems:
-        click.echo(problem, err=True)
+        click.echo(escaped(problem), err=True)

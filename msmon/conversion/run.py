@@ -1,107 +1,89 @@
-"""A conversion: choose the output for the sources and move the records."""
+"""A conversion: move the records of all sources to the target, and say what became of them."""
 
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msmon.conversion.output import ExportOutput, Output
-from msmon.conversion.source import Source
-from msmon.conversion.table_outputs import ParquetOutput, WorkbookOutput
-from msmon.conversion.trace_output import TraceOutput
-from msmon.errors import MsmonError, SinkError, UsageError
-
-FORMATS = ("jsonl", "db", "xlsx", "perfetto", "parquet")
-TRACE_NAME = "msmon_trace.json"
+from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.target import Target
+from msmon.errors import SinkError
 
 
 @dataclass
 class Report:
-    """What a conversion did. ``skipped``: parts of the input that could not be read; ``unread``:
-    processes of which nothing could; ``left_out``: records without a place in the format."""
+    """What a conversion did."""
 
     files: list[Path] = field(default_factory=list)
+    """Files made."""
     records: dict[str, int] = field(default_factory=dict)
+    """Records moved, per kind."""
     skipped: int = 0
+    """Parts of the input that could not be read."""
     unread: int = 0
+    """Processes of which nothing could be read."""
     left_out: int = 0
+    """Records without a place in the format."""
     problems: list[str] = field(default_factory=list)
-
-
-def choose_output(target_format: str, out: Path | None, sources: Sequence[Source]) -> Output:
-    """Return the output for a format.
-
-    ``out`` is a file for a trace and for a workbook of a single source, otherwise a
-    directory (default: the current one). Raises UsageError, SinkError or OSError.
-    """
-    here = Path(".")
-    if target_format in ("db", "jsonl"):
-        return ExportOutput("DB" if target_format == "db" else "Jsonl", out or here)
-    if target_format == "parquet":
-        return ParquetOutput(out or here)
-    if target_format == "perfetto":
-        path = out or here / TRACE_NAME
-        return TraceOutput(_replaceable(path / TRACE_NAME if path.is_dir() else path, sources))
-    single = len(sources) == 1 and not (out is not None and out.is_dir())
-    if not single:
-        return WorkbookOutput(out or here, single=False)
-    path = out or here / sources[0].stem
-    named = path if path.suffix.lower() == ".xlsx" else path.with_name(f"{path.name}.xlsx")
-    return WorkbookOutput(_replaceable(named, sources), single=True)
-
-
-def _replaceable(path: Path, sources: Sequence[Source]) -> Path:
-    """Return the path of a file to write. Raises UsageError for an input, device or directory."""
-    if path.exists() and not path.is_file():
-        raise UsageError(f"--out: {path} is no regular file")
-    inputs = {item.resolve() for source in sources for item in source.paths}
-    if path.resolve() in inputs:
-        raise UsageError(f"--out: {path} is an input of this conversion", "name another file")
-    return path
+    """Sentences about what could not be read; they may quote the input."""
 
 
 def convert(
-    sources: Sequence[Source], output: Output, advance: Callable[[int], None] = lambda size: None
+    sources: Sequence[Source], target: Target, advance: Callable[[int], None] = lambda size: None
 ) -> Report:
     """Move all records; ``advance`` is told how many more bytes of input were read.
 
-    Raises SinkError when nothing at all could be read or the output fails; no unfinished
-    file is left then.
+    Raises SinkError when nothing at all could be read or the target fails, UsageError when it
+    would replace an input. No unfinished file is left then.
     """
     report = Report()
     try:
         for source in sources:
-            _convert_source(source, output, advance, report)
+            _convert_source(source, target, advance, report)
         if not report.records and report.skipped:
             raise SinkError(
                 f"nothing could be read: {report.skipped} damaged parts",
                 "; ".join(report.problems) or "are these files that msmon or msMonitor exported?",
             )
-        report.files = output.finish()
-    except OSError as error:
-        output.discard()
-        raise SinkError(f"can't convert: {error}") from error
-    except (MsmonError, KeyboardInterrupt):
-        output.discard()
+        report.files = target.finish()
+    except _FAILURES as error:
+        target.discard()
+        raise _explained(error) from error
+    except BaseException:
+        target.discard()
         raise
-    report.left_out = output.left_out
+    report.left_out = target.left_out
     return report
 
 
+_FAILURES = (OSError, sqlite3.Error, ValueError, MemoryError)
+"""What reading or writing a file may raise where the place that does it has no better word."""
+
+
+def _explained(error: Exception) -> SinkError:
+    if isinstance(error, MemoryError):
+        return SinkError("can't convert: not enough memory", "convert fewer files at once")
+    if isinstance(error, OSError):
+        next_step = "free some space, or choose another --out" if error.errno else ""
+        return SinkError(f"can't convert: {error}", next_step)
+    return SinkError(f"can't convert: {error}", "convert the files one by one to find the cause")
+
+
 def _convert_source(
-    source: Source, output: Output, advance: Callable[[int], None], report: Report
+    source: Source, target: Target, advance: Callable[[int], None], report: Report
 ) -> None:
     batches = source.batches(advance)
     first = next(batches, None)
     if first is not None or not source.skipped:
-        output.begin(source)
+        target.begin(source)
         for batch in itertools.chain([first] if first is not None else [], batches):
-            output.write(batch)
+            target.write(batch)
             name = batch.kind.name
             report.records[name] = report.records.get(name, 0) + len(batch)
-        output.end(source)
+        target.end(source)
     else:
         report.unread += 1
     report.skipped += source.skipped

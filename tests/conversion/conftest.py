@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msmon.conversion.finding import find_sources
-from msmon.conversion.source import Source
+from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.sources.source import Source
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import INVALID_ID, ActivityKind, MarkerFlag, SourceKind, format_kinds

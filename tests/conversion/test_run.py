@@ -13,15 +13,16 @@ from typing import Any
 import openpyxl
 import pytest
 
-from msmon.conversion.finding import find_sources
-from msmon.conversion.run import choose_output, convert
+from msmon.conversion.run import convert
+from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.targets.choosing import choose_target
 from msmon.errors import SinkError, UsageError
 from msmon.records.batch import Batch
 
 
 def run(target: str, out: Path | None, *paths: Path) -> Any:
     sources = find_sources(paths)
-    return convert(sources, choose_output(target, out, sources))
+    return convert(sources, choose_target(target, out, sources))
 
 
 @pytest.mark.parametrize("export_type", ["DB", "Jsonl"])
@@ -177,7 +178,7 @@ def test_a_failure_half_way_leaves_nothing(
         pytest.importorskip("pyarrow")
     (source,) = find_sources(export(tmp_path / "in", "Jsonl"))
     (tmp_path / "out").mkdir()
-    output = choose_output(target, tmp_path / "out", [source])
+    output = choose_target(target, tmp_path / "out", [source])
 
     def half(advance: Callable[[int], None]) -> Iterator[Batch]:
         yield next(iter(type(source).batches(source, advance)))
@@ -193,5 +194,5 @@ def test_progress_ends_at_the_size_of_the_input(tmp_path: Path, export: Callable
     paths = export(tmp_path / "in", "Jsonl")
     sources = find_sources(paths)
     steps: list[int] = []
-    convert(sources, choose_output("perfetto", tmp_path / "t.json", sources), steps.append)
+    convert(sources, choose_target("perfetto", tmp_path / "t.json", sources), steps.append)
     assert sum(steps) == sum(path.stat().st_size for path in paths)

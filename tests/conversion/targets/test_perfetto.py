@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msmon.conversion.perfetto import PerfettoTrace
-from msmon.conversion.tracks import SeenIds
+from msmon.conversion.targets.perfetto import PerfettoTrace
+from msmon.conversion.targets.tracks import SeenIds
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from msmon.conversion.tracks import ProcessTracks, SeenIds, Track, numbering
+from msmon.conversion.targets.tracks import ProcessTracks, SeenIds, Track, numbering
 from msmon.records.batch import Batch, Column, printable
 from msmon.records.kinds import ActivityKind, MemcpyKind, SourceKind
 from msmon.records.layout import API_KINDS, LAYOUTS

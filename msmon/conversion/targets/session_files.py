@@ -1,18 +1,19 @@
-"""What every output of a conversion does, and the outputs that a sink already writes."""
+"""DB and JSONL files, written by the daemon's own sinks."""
 
 from __future__ import annotations
 
-import abc
+import contextlib
 import os
 import tempfile
 import time
 import uuid
 from pathlib import Path
 
-from msmon.conversion.source import Source
+from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.target import Target
 from msmon.records.batch import Batch
 from msmon.records.kinds import format_kinds
-from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import DropStage, Gap, MonitorSettings, SessionEnd, SessionInfo
 from msmon.settings.options import MONITOR_OPTION
 from msmon.sinks.base import Sink
 from msmon.sinks.jsonl.sink import JsonlSink
@@ -22,41 +23,11 @@ _RECORDS_PER_COMMIT = 500_000
 _LINES_PER_FILE = int(MONITOR_OPTION["jsonl_rotate_lines"].maximum or 0)
 
 
-class Output(abc.ABC):
-    """Takes the records of one source after the other.
+class SessionFilesTarget(Target):
+    """One session of a sink per source, so that files are named and made as a daemon makes them.
 
-    Methods raise SinkError or OSError. ``left_out`` counts records that the format has
-    no place for. After :meth:`discard` nothing of an unfinished file is left.
-    """
-
-    def __init__(self) -> None:
-        self.left_out = 0
-
-    @abc.abstractmethod
-    def begin(self, source: Source) -> None:
-        """Begin with the records of a source."""
-
-    @abc.abstractmethod
-    def write(self, batch: Batch) -> None:
-        """Write records of the current source."""
-
-    @abc.abstractmethod
-    def end(self, source: Source) -> None:
-        """End the current source, whose notes and gaps are known now."""
-
-    @abc.abstractmethod
-    def finish(self) -> list[Path]:
-        """Complete everything; return the files made."""
-
-    @abc.abstractmethod
-    def discard(self) -> None:
-        """Remove what is unfinished."""
-
-
-class ExportOutput(Output):
-    """DB or JSONL files, written by the daemon's own sinks under the names they give them.
-
-    They are written in a scratch directory and moved when all are complete.
+    They are written in a scratch directory within the output directory, and get their place
+    when all are complete.
     """
 
     def __init__(self, export_type: str, directory: Path) -> None:
@@ -106,19 +77,25 @@ class ExportOutput(Output):
         self._sink.commit()
 
     def finish(self) -> list[Path]:
-        """Move the files to their place; a file of that name there is never replaced."""
+        """Put the files in their place; a file of that name there is never replaced."""
         self._sink.close()
-        made = []
-        for path in sorted(Path(self._scratch.name).glob("msmonitor_*")):
-            target = self._directory / path.name
-            os.link(path, target)
-            made.append(target)
+        made: list[Path] = []
+        try:
+            for path in sorted(Path(self._scratch.name).glob("msmonitor_*")):
+                place = self._directory / path.name
+                os.link(path, place)
+                made.append(place)
+        except OSError:
+            for place in made:
+                place.unlink()
+            raise
         self._scratch.cleanup()
         return made
 
     def discard(self) -> None:
         """Remove the scratch directory."""
-        self._sink.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._sink.close()
         self._scratch.cleanup()
 
     def _next_seq(self) -> int:
@@ -127,7 +104,8 @@ class ExportOutput(Output):
 
 
 def _unread(source: Source) -> list[Gap]:
+    """Return a gap for what could not be read of the source, if anything."""
     if not source.skipped:
         return []
     reason = f"{source.skipped} parts of {source.paths[0].name} could not be read"
-    return [Gap("decode", source.start_ns, source.end_ns, None, reason)]
+    return [Gap(DropStage.DECODE.value, source.start_ns, source.end_ns, None, reason)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from msmon.conversion.database_source import DatabaseSource
-from msmon.conversion.jsonl_source import JsonlSource
-from msmon.conversion.source import FILE_NAME, Source
+from msmon.conversion.sources.database import DatabaseSource
+from msmon.conversion.sources.json_lines import JsonlSource
+from msmon.conversion.sources.source import FILE_NAME, Source
 from msmon.errors import SinkError, UsageError
 from msmon.records.batch import Batch
+from msmon.sinks.regular_files import open_regular
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
@@ -25,6 +28,7 @@ class UnreadableSource(Source):
 
     @property
     def size_bytes(self) -> int:
+        """Nothing of it is read."""
         return 0
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
@@ -34,29 +38,32 @@ class UnreadableSource(Source):
 def find_sources(paths: Iterable[Path]) -> list[Source]:
     """Return a source per process for files and directories of exported files.
 
-    Rotated JSONL files of one process are one source; a file that can't be read is a source
-    without records. Raises UsageError for a path that is missing, neither file nor
+    Rotated JSONL files of one process are one source. A file that can't be read is a source
+    without records, and so is what only has the name of an exported file in a directory: a link,
+    a pipe or a device. Raises UsageError for a path that is missing, neither file nor
     directory, or a directory without exported files.
     """
-    files = sorted(set(itertools.chain.from_iterable(map(_files_of, paths))), key=_in_order)
     rotated: dict[tuple[str, ...], list[Path]] = {}
     sources: list[Source] = []
-    for path in files:
-        if _is_database(path):
-            sources.append(_source(DatabaseSource, path, [path]))
+    for path, reason in sorted(_all_files(paths).items(), key=lambda item: _in_order(item[0])):
+        if reason:
+            sources.append(UnreadableSource([path], reason))
+        elif _is_database(path):
+            sources.append(_source(partial(DatabaseSource, path), [path]))
         else:
             rotated.setdefault(_process_of(path), []).append(path)
-    sources.extend(_source(JsonlSource, group, group) for group in rotated.values())
+    for group in rotated.values():
+        sources.append(_source(partial(JsonlSource, group), group))
     sources.sort(key=lambda source: (source.process.rank, source.stem))
     _tell_apart(sources)
     return sources
 
 
-def _source(make: Callable[..., Source], argument: object, paths: Sequence[Path]) -> Source:
+def _source(make: Callable[[], Source], paths: Sequence[Path]) -> Source:
     try:
         if not any(path.stat().st_size for path in paths):
             return UnreadableSource(paths, "the file is empty")
-        return make(argument)
+        return make()
     except OSError as error:
         return UnreadableSource(paths, f"can't be read: {error.strerror}")
     except SinkError as error:
@@ -64,7 +71,7 @@ def _source(make: Callable[..., Source], argument: object, paths: Sequence[Path]
 
 
 def _tell_apart(sources: Sequence[Source]) -> None:
-    """Let outputs that are named after their source have different names."""
+    """Give every source a stem of its own: targets name files after it."""
     taken: set[str] = set()
     for source in sources:
         names = (f"{source.stem}-{number}" for number in itertools.count(2))
@@ -74,21 +81,39 @@ def _tell_apart(sources: Sequence[Source]) -> None:
         taken.add(source.stem)
 
 
-def _files_of(path: Path) -> list[Path]:
+def _all_files(paths: Iterable[Path]) -> dict[Path, str]:
+    """Return path → why it can't be read, or "". Raises UsageError."""
+    files: dict[Path, str] = {}
+    for path in paths:
+        try:
+            files.update(_files_of(path))
+        except OSError as error:
+            raise UsageError(f"{path} can't be read: {error.strerror}") from error
+    return files
+
+
+def _files_of(path: Path) -> dict[Path, str]:
     if not path.exists():
-        raise UsageError(f"{path} does not exist")
+        raise UsageError(f"{path} does not exist", "name exported files, or their directory")
     if path.is_file():
-        return [path]
+        return {path: ""}
     if not path.is_dir():
         raise UsageError(f"{path} is neither a file nor a directory")
-    found = [item for item in path.iterdir() if FILE_NAME.match(item.name) and item.is_file()]
+    found = [item for item in path.iterdir() if FILE_NAME.match(item.name)]
     if not found:
         raise UsageError(
             f"{path} holds no exported files",
             "their names are msmonitor_<pid>_<time>_<rank>.db or .jsonl; name the directory of "
             "--log-file",
         )
-    return found
+    return {item: _unusable(item) for item in found}
+
+
+def _unusable(path: Path) -> str:
+    """Return why a file found in a directory is not read; empty when it is."""
+    if path.is_symlink():
+        return "is a link; name it itself to read what it leads to"
+    return "" if path.is_file() else "is no regular file"
 
 
 def _in_order(path: Path) -> tuple[str, str]:
@@ -103,7 +128,7 @@ def _process_of(path: Path) -> tuple[str, ...]:
 
 def _is_database(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path, os.O_RDONLY, follow=True), "rb") as file:
             return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError:
         return path.suffix == ".db"

@@ -1,40 +1,45 @@
 """Reading exported databases back into batches, msMonitor's files and msmon's.
 
-Tables are read one after the other; one that is damaged ends where the damage begins
-and the others go on. Values from 2^63 on are stored as value - 2^64. Not in a file, and
-therefore not restored: the stream of a collective, and whether calls of level "node" came
-from kind API or NodeAPI (taken for API).
+Tables are read one after the other. A damaged one ends where the damage begins, and the others
+go on. Integers from 2^63 on are stored as negative ones (value - 2^64).
+
+Two things are not in a file and therefore not restored: the stream of a collective, and whether
+calls of level "node" came from kind API or NodeAPI (they are taken for API).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msmon.conversion.building import BatchBuilder
-from msmon.conversion.database_facts import (
-    API_KINDS_OF_LEVELS,
-    Facts,
-    open_database,
-    read_facts,
+from msmon.conversion.sources import checked_values as checked
+from msmon.conversion.sources.checked_values import VALUE_ERRORS, unsigned
+from msmon.conversion.sources.database_access import (
+    MAX_NUMBERS_BYTES,
+    MAX_TEXT_BYTES,
+    ReadOnlyDatabase,
 )
-from msmon.conversion.marker_records import DeviceEvent, HostEvent, MarkerJoiner
-from msmon.conversion.source import Source
+from msmon.conversion.sources.database_facts import API_KINDS_OF_LEVELS, Facts, read_facts
+from msmon.conversion.sources.marker_joiner import DeviceEvent, HostEvent, MarkerJoiner
+from msmon.conversion.sources.record_builder import RecordBuilder
+from msmon.conversion.sources.source import Source
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import INVALID_ID, ActivityKind
-from msmon.sessions import UNKNOWN_RANK, Gap
+from msmon.sessions import UNKNOWN_RANK
 from msmon.sinks.sqlite import schema
 
-_ROWS_AT_ONCE = 4096
 _U64 = 2**64
 _MARKER_TASK = "MsTx"
 _FIRST_MARKER_CONNECTION = schema.MARKER_CONNECTION_OFFSET
-"""With no row elsewhere, a task from here on is a marker even when the texts are missing."""
+"""A task without a row in another table is a marker from this connection id on. Needed where the
+text of its task type is missing."""
+
+_Reader = tuple[str, Callable[[Any], None]]
+"""A query, and what to do with a row of it."""
 
 _COPY_KINDS = {operation: copy_kind for copy_kind, operation in enumerate(schema.MEMCPY_OPERATIONS)}
 
@@ -45,12 +50,12 @@ class DatabaseSource(Source):
     def __init__(self, path: Path) -> None:
         super().__init__([path])
         try:
-            with contextlib.closing(open_database(path)) as connection:
-                self._facts = read_facts(connection)
+            with ReadOnlyDatabase(path) as database:
+                self._facts = read_facts(database)
         except sqlite3.Error as error:
             raise SinkError(f"can't be read as a database: {error}") from error
         self._ready: list[Batch] = []
-        self._builders = {kind: BatchBuilder(kind, self._ready.append) for kind in ActivityKind}
+        self._builders = {kind: RecordBuilder(kind, self._ready.append) for kind in ActivityKind}
         self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
         self._strings = dict(self._facts.strings)
         self._unnamed = 0
@@ -69,14 +74,19 @@ class DatabaseSource(Source):
         self.start_ns, self.end_ns = facts.start_ns, facts.end_ns
         self.notes = facts.notes
         self.problems = facts.problems
+        self.skipped = facts.skipped
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
         readers = self._readers()
         share = self.size_bytes // max(1, len(readers))
-        with contextlib.closing(open_database(self.paths[0])) as connection:
-            for table, (sql, read) in readers.items():
-                yield from self._read_table(connection, table, sql, read)
-                advance(share)
+        try:
+            with ReadOnlyDatabase(self.paths[0]) as database:
+                for table, (sql, read) in readers.items():
+                    yield from self._read_table(database, table, sql, read)
+                    advance(share)
+        except sqlite3.Error as error:
+            self.skipped += 1
+            self.problems.append(f"it can't be opened any more: {error}")
         self._joiner.flush()
         for builder in self._builders.values():
             builder.flush()
@@ -87,19 +97,19 @@ class DatabaseSource(Source):
                 f"{self._unnamed} texts are missing from STRING_IDS; their numbers stand instead"
             )
 
-    def _readers(self) -> dict[str, tuple[str, Callable[[Any], None]]]:
+    def _readers(self) -> dict[str, _Reader]:
         """Return table → (query, what to do with a row) for the tables that exist."""
         api = "SELECT startNs, endNs, type, globalTid, connectionId, name FROM "
-        readers: dict[str, tuple[str, Callable[[Any], None]]] = {
+        readers: dict[str, _Reader] = {
             "MSTX_EVENTS": (_HOST_EVENTS, self._host_event),
             "CANN_API": (f"{api} CANN_API", self._api),
             "MSMON_NODE_API": (f"{api} MSMON_NODE_API", self._node_api),
             "COMMUNICATION_OP": (_COLLECTIVES, self._collective),
             "TASK": (self._task_query(), self._task),
-            "MSMON_MEMORY": ("SELECT * FROM MSMON_MEMORY", self._memory),
-            "MSMON_HCCL": ("SELECT * FROM MSMON_HCCL", self._hccl),
+            "MSMON_MEMORY": (_all_columns(schema.MEMORY), self._memory),
+            "MSMON_HCCL": (_all_columns(schema.HCCL), self._hccl),
             "MSMON_EXTERNAL_CORRELATION": (
-                "SELECT * FROM MSMON_EXTERNAL_CORRELATION",
+                _all_columns(schema.EXTERNAL_CORRELATION),
                 self._external_correlation,
             ),
             "MSMON_GAPS": (
@@ -110,15 +120,15 @@ class DatabaseSource(Source):
         return {table: reader for table, reader in readers.items() if table in self._facts.tables}
 
     def _read_table(
-        self, connection: sqlite3.Connection, table: str, sql: str, read: Callable[[Any], None]
+        self, database: ReadOnlyDatabase, table: str, sql: str, read: Callable[[Any], None]
     ) -> Iterator[Batch]:
+        longest_row = MAX_TEXT_BYTES if table == schema.GAPS.name else MAX_NUMBERS_BYTES
         try:
-            cursor = connection.execute(sql)
-            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            for rows in database.rows(sql, longest_row):
                 for row in rows:
                     try:
                         read(row)
-                    except (TypeError, ValueError, OverflowError):
+                    except VALUE_ERRORS:
                         self.skipped += 1
                 yield from self._take()
         except sqlite3.Error as error:
@@ -136,6 +146,7 @@ class DatabaseSource(Source):
     def _text(self, number: int) -> str:
         text = self._strings.get(number)
         if text is None:
+            checked.whole(number, -(2**63), 2**63 - 1)
             self._unnamed += 1
             text = self._strings[number] = f"#{number}"
         return text
@@ -181,20 +192,21 @@ class DatabaseSource(Source):
         device, stream = _id32(device), _id32(stream)
         unknown = name is None and operation is None and value is None
         if type_text == _MARKER_TASK or (unknown and connection >= _FIRST_MARKER_CONNECTION):
-            number = (connection - schema.MARKER_CONNECTION_OFFSET) % _U64
+            number = _marker_id(connection)
             mark = start_ns == end_ns
             texts = ("", "") if message is None else (self._text(message), self._text(domain))
-            event = DeviceEvent(number, start_ns, end_ns, mark, device, stream, *texts)
+            times_ns = (unsigned(start_ns), unsigned(end_ns))
+            event = DeviceEvent(number, *times_ns, mark, device, stream, *texts)
             self._joiner.device(event)
             return
-        times = (_unsigned(start_ns), _unsigned(end_ns), device, stream, _unsigned(connection))
+        times = (unsigned(start_ns), unsigned(end_ns), device, stream, unsigned(connection))
         asynchronous = int(type_text.endswith("_ASYNC"))
         if operation is not None:
             copy_kind = _COPY_KINDS.get(operation, 0)
-            size = _unsigned(copy_size)
+            size = unsigned(copy_size)
             self._add(ActivityKind.MemCpy, copy_kind, size, *times, asynchronous)
         elif value is not None:
-            self._add(ActivityKind.MemSet, value, _unsigned(set_size), *times, asynchronous)
+            self._add(ActivityKind.MemSet, value, unsigned(set_size), *times, asynchronous)
         else:
             kernel_name = "" if name is None else self._text(name)
             self._add(ActivityKind.Kernel, *times, type_text, kernel_name)
@@ -211,27 +223,28 @@ class DatabaseSource(Source):
 
     def _api_values(self, row: Any) -> tuple[Any, ...]:
         start_ns, end_ns, level, global_tid, connection, name = row
+        correlation = unsigned(connection)
         if level in self._facts.shifted_levels:
-            connection -= level << schema.LEVEL_CONNECTION_SHIFT
+            correlation = (correlation - (level << schema.LEVEL_CONNECTION_SHIFT)) % _U64
         process_id, thread_id = _split_tid(global_tid)
-        times = (_unsigned(start_ns), _unsigned(end_ns))
-        return (*times, process_id, thread_id, _unsigned(connection), self._text(name))
+        times = (unsigned(start_ns), unsigned(end_ns))
+        return (*times, process_id, thread_id, correlation, self._text(name))
 
     def _collective(self, row: Any) -> None:
         start_ns, end_ns, connection, group, data_type, algorithm, count, name, device = row
         self._add(
-            ActivityKind.Communication, data_type, _unsigned(count), _id32(device), INVALID_ID,
-            _unsigned(start_ns), _unsigned(end_ns), self._text(algorithm), self._text(name),
-            self._text(group), _unsigned(connection),
+            ActivityKind.Communication, data_type, unsigned(count), _id32(device), INVALID_ID,
+            unsigned(start_ns), unsigned(end_ns), self._text(algorithm), self._text(name),
+            self._text(group), unsigned(connection),
         )  # fmt: skip
 
     def _host_event(self, row: Any) -> None:
         start_ns, end_ns, event_type, message, global_tid, end_tid, domain, connection = row
         self._joiner.host(
             HostEvent(
-                (connection - schema.MARKER_CONNECTION_OFFSET) % _U64,
-                start_ns,
-                end_ns,
+                _marker_id(connection),
+                unsigned(start_ns),
+                unsigned(end_ns),
                 event_type == schema.EVENT_MARK,
                 *_split_tid(global_tid),
                 *_split_tid(end_tid),
@@ -243,29 +256,29 @@ class DatabaseSource(Source):
     def _memory(self, row: Any) -> None:
         start_ns, end_ns, operation, memory_kind, address, size, device, stream, pid, link = row
         self._add(
-            ActivityKind.Memory, operation, memory_kind, _unsigned(link), _unsigned(start_ns),
-            _unsigned(end_ns), _unsigned(address), _unsigned(size), pid, _id32(device),
+            ActivityKind.Memory, operation, memory_kind, unsigned(link), unsigned(start_ns),
+            unsigned(end_ns), unsigned(address), unsigned(size), pid, _id32(device),
             _id32(stream),
         )  # fmt: skip
 
     def _hccl(self, row: Any) -> None:
         start_ns, end_ns, device, stream, bandwidth, name, group = row
         self._add(
-            ActivityKind.Hccl, _unsigned(start_ns), _unsigned(end_ns), _id32(device),
+            ActivityKind.Hccl, unsigned(start_ns), unsigned(end_ns), _id32(device),
             _id32(stream), bandwidth, self._text(name), self._text(group),
         )  # fmt: skip
 
     def _external_correlation(self, row: Any) -> None:
         external_kind, external_id, connection = row
         self._add(
-            ActivityKind.ExternalCorrelation, external_kind, _unsigned(external_id),
-            _unsigned(connection),
+            ActivityKind.ExternalCorrelation, external_kind, unsigned(external_id),
+            unsigned(connection),
         )  # fmt: skip
 
     def _gap(self, row: Any) -> None:
         start_ns, end_ns, stage, kind, records, reason = row
-        counts = None if records is None else {str(kind): int(records)}
-        self.gaps.append(Gap(str(stage), start_ns, end_ns, counts, str(reason)))
+        counts = None if records is None else {kind: records}
+        self.keep_gap(checked.gap(stage, start_ns, end_ns, counts, reason))
 
 
 _HOST_EVENTS = (
@@ -278,14 +291,19 @@ _COLLECTIVES = (
 )
 
 
-def _unsigned(value: int) -> int:
-    return value % _U64
+def _all_columns(table: schema.Table) -> str:
+    return f"SELECT {', '.join(table.column_names)} FROM {table.name}"
 
 
-def _id32(value: int) -> int:
-    return value & INVALID_ID
+def _id32(value: Any) -> int:
+    """Return a device or stream id; -1, and what msprof writes for none, is MSPTI's invalid id."""
+    return checked.whole(value, -(2**31), INVALID_ID) & INVALID_ID
 
 
-def _split_tid(global_tid: int) -> tuple[int, int]:
-    unsigned = _unsigned(global_tid)
-    return unsigned >> 32, unsigned & INVALID_ID
+def _marker_id(connection: Any) -> int:
+    return (unsigned(connection) - schema.MARKER_CONNECTION_OFFSET) % _U64
+
+
+def _split_tid(global_tid: Any) -> tuple[int, int]:
+    joined = unsigned(global_tid)
+    return joined >> 32, joined & INVALID_ID

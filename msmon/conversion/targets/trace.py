@@ -1,18 +1,18 @@
-"""The Perfetto output of a conversion: all sources in one trace."""
+"""The Perfetto target: all sources in one trace."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from msmon.conversion.output import Output
-from msmon.conversion.perfetto import PerfettoTrace, TraceProcess
-from msmon.conversion.source import Source
+from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.perfetto import PerfettoTrace, TraceProcess
+from msmon.conversion.targets.target import Target
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.markers import MarkerPairing
 
 
-class TraceOutput(Output):
+class TraceTarget(Target):
     """One trace file; every source is a process in it."""
 
     def __init__(self, path: Path) -> None:

@@ -1,0 +1,4 @@
+"""Sources: exported files, read back into batches of records.
+
+The files may be damaged or forged.
+"""

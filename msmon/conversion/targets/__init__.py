@@ -1,0 +1,1 @@
+"""Targets: what records are converted into. One module per format."""

@@ -1,0 +1,61 @@
+"""Workbooks: an XLSX file per source, with a sheet per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.target import Target, require_replaceable
+from msmon.formats.workbook import WorkbookWriter
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
+from msmon.records.markers import MarkerPairing
+
+
+class WorkbookTarget(Target):
+    """XLSX files.
+
+    ``out``: the file where there is a ``single`` source, else the directory for all.
+    ``inputs``: files that are never replaced.
+    """
+
+    def __init__(self, out: Path, single: bool, inputs: Iterable[Path]) -> None:
+        super().__init__()
+        self._out = out
+        self._single = single
+        self._inputs = tuple(inputs)
+        self._made: list[Path] = []
+        self._book: WorkbookWriter | None = None
+        self._pairing = MarkerPairing()
+
+    def begin(self, source: Source) -> None:
+        """Begin the workbook of a source."""
+        path = self._out if self._single else self._out / f"{source.stem}.xlsx"
+        require_replaceable(path, self._inputs)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._book = WorkbookWriter(path)
+        self._made.append(path)
+        self._pairing = MarkerPairing()
+
+    def write(self, batch: Batch) -> None:
+        """Append rows."""
+        assert self._book is not None
+        if batch.kind is ActivityKind.Marker:
+            self._book.write_markers(self._pairing.add(batch))
+        else:
+            self._book.write(batch)
+
+    def end(self, source: Source) -> None:
+        """Complete the workbook."""
+        assert self._book is not None
+        book, self._book = self._book, None
+        book.close()
+
+    def finish(self) -> list[Path]:
+        return self._made
+
+    def discard(self) -> None:
+        if self._book is not None:
+            self._book.discard()
+            self._book = None
