@@ -7,20 +7,20 @@ hangs delays nobody, and what it keeps from being written is counted.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
 import os
-import threading
+import queue
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from typing import Any, Union
 
 from msmon.bus.messages import MonitorRequest, Refused, Reply, TraceRequest
 from msmon.daemon.access.authentication import Peer
+from msmon.logs import BoundedFile
 
 CommandRequest = Union[MonitorRequest, TraceRequest]
 COMMAND_NAMES = {MonitorRequest: "npu-monitor", TraceRequest: "nputrace"}
@@ -48,25 +48,26 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 class AuditLog:
-    """The audit log of one daemon. ``note`` never waits; ``close`` writes out the rest."""
+    """The audit log of one daemon. ``note`` never waits; ``close`` writes out the rest.
+
+    The broker's thread notes commands. The thread of the ``QueueListener`` writes them.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / AUDIT_FILE
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="msmon-audit")
-        self._counting = threading.Lock()
-        self._waiting = 0
-        self._unwritten = 0
-        self._failing = False
+        self._waiting = _Waiting()
+        self._file = _AuditFile(directory / AUDIT_FILE, self._waiting)
+        self._writer = QueueListener(self._waiting.queue, self._file)
+        self._writer.start()
+
+    @property
+    def unwritten(self) -> int:
+        """Commands that could not be written down since the last one that could."""
+        return self._file.unwritten_before
 
     def note(self, peer: Peer, request: CommandRequest, answer: Reply | Refused) -> None:
         """Have one command written down. Call on one thread only."""
         command = f"{COMMAND_NAMES[type(request)]} {request.action}"
         _log.info("%s: %s %s: %s", peer.name, command, request.fields, _in_short(answer))
-        with self._counting:
-            if self._waiting >= _MAX_WAITING:
-                self._unwritten += 1
-                return
-            self._waiting += 1
         entry = {
             "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "who": peer.name,
@@ -77,41 +78,60 @@ class AuditLog:
             "selection": dataclasses.asdict(request.selection),
             **_answer_fields(answer),
         }
-        self._writer.submit(self._write, entry)
+        self._waiting.handle(logging.makeLogRecord({"entry": entry}))
 
     def close(self) -> None:
         """Wait until all is written."""
-        self._writer.shutdown()
+        self._writer.stop()
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        unwritten = self._unwritten
-        line = json.dumps({**entry, "unwritten_before": unwritten}) + "\n"
-        change = 1
-        try:
-            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._rotate()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-            with os.fdopen(os.open(self._path, flags, 0o600), "w", encoding="utf-8") as file:
-                file.write(line)
-            self._failing = False
-            change = -unwritten
-        except OSError as error:
-            if not self._failing:
-                _log.error("%s can't be written: %s", self._path, error.strerror)
-            self._failing = True
-        with self._counting:
-            self._unwritten += change
-            self._waiting -= 1
 
-    def _rotate(self) -> None:
-        """Make room for a line where the file is full."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_size < FILE_LIMIT_BYTES:
-                return
-        for number in range(FILES_KEPT, 0, -1):
-            newer = self._path.with_name(f"{AUDIT_FILE}.{number - 1}") if number > 1 else self._path
-            with contextlib.suppress(FileNotFoundError):
-                newer.replace(self._path.with_name(f"{AUDIT_FILE}.{number}"))
+class _Waiting(QueueHandler):
+    """The entries on their way to the writing thread. Those without room are counted."""
+
+    queue: queue.Queue[logging.LogRecord]
+
+    def __init__(self) -> None:
+        super().__init__(queue.Queue())
+        self.lost = 0
+        """Entries that found no room. The broker's thread writes it."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return the record as it is: the file makes its line."""
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Let an entry wait. The bound is not the queue's own, so that the end always fits in."""
+        if self.queue.qsize() >= _MAX_WAITING:
+            self.lost += 1
+        else:
+            self.queue.put_nowait(record)
+
+
+class _AuditFile(BoundedFile):
+    """The file, a JSON object per line. The writing thread writes its state."""
+
+    def __init__(self, path: Path, waiting: _Waiting) -> None:
+        super().__init__(path, FILE_LIMIT_BYTES, FILES_KEPT)
+        self._waiting = waiting
+        self._told_lost = 0
+        """How many of ``waiting.lost`` an entry in the file tells of."""
+
+    @property
+    def unwritten_before(self) -> int:
+        """Entries that are missing between the last one in the file and the next."""
+        return self.unwritten + self._waiting.lost - self._told_lost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append an entry that says how many are missing before it."""
+        failed_before, lost = self.problem is not None, self._waiting.lost
+        missing = self.unwritten + lost - self._told_lost
+        record.msg = json.dumps({**vars(record)["entry"], "unwritten_before": missing})
+        super().emit(record)
+        if self.problem is None:
+            self._told_lost = lost
+        elif not failed_before:
+            reason = self.problem.strerror or self.problem
+            _log.error("%s can't be written: %s", self.baseFilename, reason)
 
 
 def _in_short(answer: Reply | Refused) -> str:

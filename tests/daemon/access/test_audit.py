@@ -63,17 +63,39 @@ def test_old_files_are_kept_up_to_a_number(tmp_path, monkeypatch):
     assert entries(tmp_path / "audit.jsonl.1")[0]["text"] == "7"
 
 
-def test_what_could_not_be_written_is_counted_and_costs_one_line(tmp_path, caplog):
+def test_what_could_not_be_written_is_counted_and_costs_one_line(tmp_path, caplog, wait_for):
     blocked = tmp_path / "state"
     blocked.write_text("a file, no directory")
     log = AuditLog(blocked)
     for _ in range(3):
         log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
-    log._writer.submit(blocked.unlink).result()
+    wait_for(lambda: log.unwritten == 3, "three commands could not be written")
+    blocked.unlink()
     log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
     (entry,) = written(log, blocked)
     assert entry["unwritten_before"] == 3
     assert sum("can't be written" in record.message for record in caplog.records) == 1
+
+
+def test_commands_that_found_no_room_are_counted(tmp_path, monkeypatch, wait_for):
+    monkeypatch.setattr(audit, "_MAX_WAITING", 0)
+    log = AuditLog(tmp_path)
+    for _ in range(5):
+        log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
+    assert log.unwritten == 5
+    monkeypatch.setattr(audit, "_MAX_WAITING", 10)
+    log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
+    wait_for(lambda: log.unwritten == 0, "the next command is written")
+    log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
+    assert [entry["unwritten_before"] for entry in written(log, tmp_path)] == [5, 0]
+
+
+def test_a_fifo_at_its_name_holds_up_nobody(tmp_path, wait_for):
+    os.mkfifo(tmp_path / "audit.jsonl")
+    log = AuditLog(tmp_path)
+    log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
+    wait_for(lambda: log.unwritten == 1, "the command is counted as unwritten")
+    log.close()
 
 
 @pytest.mark.parametrize(
