@@ -25,7 +25,7 @@ from msmon.daemon.access.audit import AuditLog, CommandRequest
 from msmon.daemon.access.authentication import Authenticator, Peer
 from msmon.daemon.access.identity import confirmed
 from msmon.daemon.access.roles import COMMANDS, REGISTERS
-from msmon.daemon.access.shares import Shares
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.commanding import Commander
 from msmon.daemon.connections import PRICES, REFUSED_PRICE, Connection, Connections
 from msmon.daemon.limited_log import LimitedLog
@@ -49,8 +49,6 @@ _GATHER_HEARTBEATS_S = 0.1
 comes: to wake up for each of a thousand agents costs more than to read what it says."""
 _MESSAGES_PER_TURN = 100
 """Messages taken before other events of the loop get their turn."""
-_MAX_REQUESTS = 256
-"""Commands that may wait for agents at the same time."""
 _OUTPUTS_CLOSE_S = 4.0
 NO_LONGER_ALLOWED = "this key or user is no longer allowed"
 _LAST_WORDS_S = 0.2
@@ -80,6 +78,7 @@ class Broker:
         audit: AuditLog,
         facts: DaemonFacts,
         timing: Timing,
+        connection_budget: int,
     ) -> None:
         self._router = router
         self._authenticator = authenticator
@@ -88,7 +87,10 @@ class Broker:
         self._timing = timing
         self._loop = asyncio.get_running_loop()
         self._limited = LimitedLog(_log)
-        self._connections = Connections(router, self._limited, time.monotonic())
+        self._shares = Shares(authenticator.is_operator)
+        self._connections = Connections(
+            router, self._limited, time.monotonic(), self._shares, connection_budget
+        )
         self._allow_list_changes = 0
         self._receive_due = False
         self._quiet = False
@@ -98,7 +100,6 @@ class Broker:
         self._requests: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Future[None] | None = None
         self._outputs = outputs(self._committed)
-        self._shares = Shares(authenticator.is_operator)
         self._registry = Registry(timing.lost_after_s, timing.keep_gone_s, self._shares)
         self._streams = Streams(
             self._outputs,
@@ -185,6 +186,10 @@ class Broker:
             self._refuse(connection, body, CommandRefused(NO_LONGER_ALLOWED), "?")
             self._loop.call_later(_LAST_WORDS_S, self._hang_up_revoked)
             return
+        self._connections.belongs_to(connection, peer.owner)
+        if connection.ended:
+            return
+        start_s = time.perf_counter()
         try:
             envelope = decode(body, sender="the sender", receiver="the daemon")
             if not peer.may_send(type(envelope.message)):
@@ -192,8 +197,10 @@ class Broker:
             self._charge(connection, PRICES.get(type(envelope.message), 0.0), peer.name)
             self._act(connection, peer, envelope)
         except MsmonError as error:
-            self._refuse(connection, body, error, peer.name)
+            self._refuse(connection, body, error, peer.owner)
             self._charge(connection, REFUSED_PRICE, peer.name)
+        used_s = time.perf_counter() - start_s
+        self._connections.charge_time(connection, peer.owner, used_s)
 
     def _forbidden(self, peer: Peer, message: Message) -> CommandRefused:
         error = CommandRefused(
@@ -212,7 +219,9 @@ class Broker:
     ) -> None:
         if not connection.logged:
             connection.logged = True
-            self._limited.warning("message from %s refused: %s", sender, error.message)
+            self._limited.warning(
+                "message from %s refused: %s", sender, error.message, owner=sender
+            )
         self._send(connection.route, Refused(error.message, error.next_step), message_id_of(body))
 
     # --- acting -----------------------------------------------------------------------
@@ -247,7 +256,8 @@ class Broker:
         elif isinstance(message, messages.Answer):
             self._commander.answered(process, envelope.message_id, message)
         elif isinstance(message, messages.Goodbye):
-            _log.info("%s ended: %s", process.label, message.reason)
+            owner = {"owner": process.peer.owner}
+            _log.info("%s ended: %s", process.label, message.reason, extra=owner)
             self._registry.goodbye(process, now_s)
             self._commander.gone(process)
 
@@ -266,15 +276,18 @@ class Broker:
                 carrier,
             )
             if process is not former:
-                _log.info("%s registered, %s, msmon %s", process.label, peer.name, hello.version)
+                _log.info(
+                    "%s registered, %s, msmon %s",
+                    *(process.label, peer.name, hello.version),
+                    extra={"owner": peer.owner},
+                )
         welcome = Welcome(__version__, self._facts.host, self._facts.pid, self._timing.heartbeat_s)
         self._send(route, welcome, message_id)
 
     def _begin_request(
         self, connection: Connection, peer: Peer, request: CommandRequest, message_id: str
     ) -> None:
-        if len(self._requests) >= _MAX_REQUESTS:
-            raise CommandRefused("the daemon is busy with other commands", "try again")
+        self._shares.take(peer.owner, Resource.REQUESTS)
         task = self._loop.create_task(self._carry_out(connection, peer, request, message_id))
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
@@ -296,6 +309,7 @@ class Broker:
             answer = Refused("the daemon failed to carry this out", "its log says why")
         finally:
             connection.waiting -= 1
+            self._shares.give_back(peer.owner, Resource.REQUESTS)
         self._audit.note(peer, request, answer)
         self._send(connection.route, answer, message_id)
 
@@ -363,7 +377,9 @@ class Broker:
         self._receive()  # what waits already proves that its sender lives
         now_s = time.monotonic()
         for process in self._registry.expire(now_s):
-            _log.warning("%s is lost: silent for %.0f s", process.label, self._timing.lost_after_s)
+            owner = {"owner": process.peer.owner}
+            silence_s = self._timing.lost_after_s
+            _log.warning("%s is lost: silent for %.0f s", process.label, silence_s, extra=owner)
             self._commander.gone(process)
         self._streams.expire(now_s)
         self._connections.check(now_s)

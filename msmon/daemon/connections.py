@@ -1,8 +1,9 @@
 """The connections of a ROUTER, and hanging up on those that do harm.
 
-libzmq bounds frames and whole messages waiting, not the parts of a message that never
-ends, and it can't close one connection. Its monitor names the descriptor of each, which
-can be shut down: the peer notices at once, and an honest one connects again and resends.
+libzmq bounds frames and whole messages waiting. It bounds neither the parts of a message that
+never ends nor the number of connections, and it can't close a single one. Its monitor names
+the descriptor of each, and a descriptor can be shut down: the peer notices at once, and an
+honest one connects again and resends.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
-import os
 import socket
-import struct
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from msmon.bus import messages
 from msmon.bus.messages import Message
+from msmon.daemon.access.descriptors import Origin, duplicate, origin_of
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.limited_log import LimitedLog
 
 _EVENTS = (
@@ -33,7 +34,7 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
 _BROKEN_HANDSHAKES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-_PEER_CREDENTIALS = struct.Struct("3i")
+_MONITOR = "inproc://msmon-daemon-connections"
 
 CREDIT = 1000.0
 CREDIT_PER_S = 100.0
@@ -47,8 +48,8 @@ PRICES: dict[type[Message], float] = {
     messages.MonitorRequest: 5.0,
     messages.TraceRequest: 5.0,
 }
-"""What is not listed is free: streams are paced by their acknowledgements, and taken in
-turn from all connections."""
+"""What is not listed is free: streams are paced by their acknowledgements. What they cost is
+charged to their owner's share of the loop's time (``Resource.LOOP_S``)."""
 REFUSED_PRICE = 20.0
 
 GROWTH_LIMIT_BYTES = 256 << 20
@@ -58,6 +59,10 @@ SENDING_S = 0.25
 _CALM_S = 60.0
 SILENCE_LIMIT_S = 60.0
 """After so long without a whole message a connection that waits for nothing is closed."""
+FIRST_WORD_LIMIT_S = 20.0
+"""The same for one that has never said anything. The handshake itself has 5 s (bus.sockets)."""
+CHARGE_FROM_S = 0.005
+"""Loop time of a connection is charged in parts of this size: charging costs time too."""
 
 
 @dataclass
@@ -65,9 +70,11 @@ class Connection:
     """One accepted connection. Times are on the monotonic clock, in seconds."""
 
     descriptor: int
-    origin: object
-    """What the kernel says of the other end: address and port, or pid and uid."""
+    origin: Origin | None
+    """The other end; None when it had gone before anybody looked."""
     heard_s: float
+    owner: str = ""
+    """Who pays for it: the owner of its origin, later that of its key. Empty: nobody yet."""
     route: bytes = b""
     address: str = ""
     credential: str = ""
@@ -79,6 +86,8 @@ class Connection:
     """Hung up on: what of it has arrived already counts no more."""
     logged: bool = False
     """Whether a line about its misdeeds has been written: one is enough."""
+    used_s: float = 0.0
+    """Loop time that it has used and that is not charged to its owner yet."""
 
     def spend(self, price: float, now_s: float) -> bool:
         """Take ``price`` from the credit, which grows with time; False when it is used up."""
@@ -88,16 +97,28 @@ class Connection:
 
 
 class Connections:
-    """All connections of one ROUTER. Lives on the broker's loop; nothing here waits."""
+    """All connections of one ROUTER. Lives on the broker's loop; nothing here waits.
 
-    def __init__(self, router: zmq.Socket[Any], limited: LimitedLog, now_s: float) -> None:
+    ``budget`` bounds all of them together, ``shares`` those of each owner. What is over is hung
+    up on before it has said a word.
+    """
+
+    def __init__(
+        self,
+        router: zmq.Socket[Any],
+        limited: LimitedLog,
+        now_s: float,
+        shares: Shares,
+        budget: int,
+    ) -> None:
         self._router = router
         self._limited = limited
         self._now_s = now_s
+        self._shares = shares
+        self._budget = budget
         self._known: dict[int, Connection] = {}
         self._calm_bytes, self._calm_s = resident_bytes(), now_s
-        self.socket: zmq.Socket[Any] = router.get_monitor_socket(_EVENTS)
-        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket = _monitor_of(router)
 
     def close(self) -> None:
         """End the watch. Call before closing the ROUTER."""
@@ -116,18 +137,46 @@ class Connections:
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self._add(descriptor, self._now_s)
             elif event["event"] == zmq.EVENT_DISCONNECTED:
-                self._known.pop(descriptor, None)
+                self._forget(descriptor)
             elif event["event"] in _BROKEN_HANDSHAKES:
                 url = event["endpoint"].decode("utf-8", "replace")
                 self._limited.warning("a connection to %s broke off in the handshake", url)
 
     def _add(self, descriptor: int, now_s: float) -> Connection:
-        connection = Connection(descriptor, _origin(descriptor), now_s, credit_s=now_s)
+        """Take note of a new connection; hang up when its owner or all have too many."""
+        self._forget(descriptor)
+        origin = origin_of(descriptor)
+        connection = Connection(descriptor, origin, now_s, credit_s=now_s)
         self._known[descriptor] = connection
+        if origin is not None:
+            self._count_for(connection, origin.owner)
+        if len(self._known) > self._budget:
+            self.hang_up(connection, f"{self._budget} connections are open already")
         return connection
 
+    def _forget(self, descriptor: int) -> None:
+        connection = self._known.pop(descriptor, None)
+        if connection is not None and connection.owner:
+            self._shares.give_back(connection.owner, Resource.CONNECTIONS)
+
+    def _count_for(self, connection: Connection, owner: str) -> None:
+        """Have ``owner`` pay for a connection from now on; hang up when it can't."""
+        if connection.owner == owner:
+            return
+        if connection.owner:
+            self._shares.give_back(connection.owner, Resource.CONNECTIONS)
+        connection.owner = ""
+        if self._shares.try_take(owner, Resource.CONNECTIONS):
+            connection.owner = owner
+        else:
+            self.hang_up(connection, "its owner has used up the share of connections", owner)
+
     def heard(self, route: bytes, frame: zmq.Frame, now_s: float) -> Connection:
-        """Return the connection that a whole message has come from."""
+        """Return the connection that a whole message has come from.
+
+        A peer that gave itself a routing id, which no client of ours does, is hung up on:
+        libzmq 4.3.5 aborts when the ROUTER is about to give the same id to another.
+        """
         self._now_s = now_s
         descriptor = int(frame.get(zmq.SRCFD))
         connection = self._known.get(descriptor)
@@ -138,8 +187,24 @@ class Connections:
                 connection = self._add(descriptor, now_s)
             connection.route = route
             connection.address, connection.credential = _vouched(frame)
+            if not _given_by_router(route):
+                self.hang_up(connection, "it claims a routing id")
         connection.heard_s = now_s
         return connection
+
+    def belongs_to(self, connection: Connection, owner: str) -> None:
+        """Note whose connection it is, now that its key is known."""
+        if connection.owner != owner and not connection.ended:
+            self._count_for(connection, owner)
+
+    def charge_time(self, connection: Connection, owner: str, used_s: float) -> None:
+        """Charge what a message took of the loop's time; hang up when that was too much."""
+        connection.used_s += used_s
+        if connection.used_s < CHARGE_FROM_S:
+            return
+        used_s, connection.used_s = connection.used_s, 0.0
+        if not self._shares.charge(owner, Resource.LOOP_S, used_s):
+            self.hang_up(connection, "its owner has used up the share of the loop's time", owner)
 
     def check(self, now_s: float) -> None:
         """Hang up on those that keep silent, sooner while memory grows for no good reason."""
@@ -148,7 +213,8 @@ class Connections:
         grown_bytes = self._growth(now_s)
         for connection in list(self._known.values()):
             silent_s = now_s - connection.heard_s
-            if silent_s > SILENCE_LIMIT_S and not connection.waiting:
+            limit_s = SILENCE_LIMIT_S if connection.route else FIRST_WORD_LIMIT_S
+            if silent_s > limit_s and not connection.waiting:
                 self.hang_up(connection, f"no message for {silent_s:.0f} s")
             elif (
                 grown_bytes > GROWTH_LIMIT_BYTES
@@ -171,26 +237,43 @@ class Connections:
             if connection.route and not allowed(connection.address, connection.credential):
                 self.hang_up(connection, "its key or user is no longer allowed")
 
-    def hang_up(self, connection: Connection, reason: str) -> None:
+    def hang_up(self, connection: Connection, reason: str, owner: str = "") -> None:
         """Close a connection; its descriptor stays libzmq's, which then drops all of it."""
         if connection.ended:
             return
         connection.ended = True
+        origin = connection.origin
         if not connection.logged:
-            self._limited.warning("hung up on %s: %s", connection.origin, reason)
-        if connection.origin is None or _origin(connection.descriptor) != connection.origin:
+            owner = owner or connection.owner or (origin.owner if origin is not None else "?")
+            self._limited.warning("hung up on %s: %s", origin, reason, owner=owner)
+        if origin is None or origin_of(connection.descriptor) != origin:
             return  # it has ended by itself, and the number may be another's
-        with contextlib.suppress(OSError), _duplicate(connection.descriptor) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError), duplicate(connection.descriptor) as one:
+            one.shutdown(socket.SHUT_RDWR)
+
+
+def _monitor_of(router: zmq.Socket[Any]) -> zmq.Socket[Any]:
+    """Return the reading end of the ROUTER's monitor.
+
+    Its own queue is as short as can be: what libzmq accepts before anybody looks is bounded by
+    both queues together (``descriptors.UNSEEN``).
+    """
+    router.monitor(_MONITOR, _EVENTS)
+    reader: zmq.Socket[Any] = router.context.socket(zmq.PAIR)
+    reader.setsockopt(zmq.RCVHWM, 1)
+    reader.setsockopt(zmq.LINGER, 0)
+    reader.connect(_MONITOR)
+    return reader
+
+
+def _given_by_router(route: bytes) -> bool:
+    """Whether a routing id looks like those that libzmq makes: a zero byte and a counter."""
+    return len(route) == 5 and route[0] == 0
 
 
 def resident_bytes() -> int:
     """Return the memory that this process uses."""
     return int(psutil.Process().memory_info().rss)
-
-
-def _duplicate(descriptor: int) -> socket.socket:
-    return socket.socket(fileno=os.dup(descriptor))
 
 
 def _bytes_waiting(descriptor: int) -> int:
@@ -201,20 +284,6 @@ def _bytes_waiting(descriptor: int) -> int:
     except OSError:
         return 0
     return count[0]
-
-
-def _origin(descriptor: int) -> object:
-    """Return the other end of a socket; None when it is none or has ended."""
-    try:
-        with _duplicate(descriptor) as duplicate:
-            if duplicate.family != socket.AF_UNIX:
-                return duplicate.getpeername()
-            size = _PEER_CREDENTIALS.size
-            packed = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            pid, uid, _ = _PEER_CREDENTIALS.unpack(packed)
-            return f"uid {uid}, pid {pid}"
-    except OSError:
-        return None
 
 
 def _vouched(frame: zmq.Frame) -> tuple[str, str]:

@@ -13,10 +13,10 @@ class LimitedLog:
         self.count = 0
         """Events so far."""
 
-    def warning(self, text: str, *arguments: object) -> None:
-        """Count an event and log it at level WARNING."""
+    def warning(self, text: str, *arguments: object, owner: str = "") -> None:
+        """Count an event and log it at level WARNING; ``owner``: whose lines it is one of."""
         self.count += 1
-        self._logger.warning(text, *arguments)
+        self._logger.warning(text, *arguments, extra={"owner": owner} if owner else None)
 
     def exception(self, text: str, *arguments: object) -> None:
         """Count an event and log it at level ERROR with the exception being handled."""

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import threading
@@ -27,6 +26,8 @@ from msmon.daemon.access.allow_list import AllowList
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.audit import AuditLog
 from msmon.daemon.access.authentication import Authenticator
+from msmon.daemon.access.descriptors import connection_budget, is_safe, raise_limit
+from msmon.daemon.access.routing_ids import make_routing_ids_unpredictable
 from msmon.daemon.broker import Broker, DaemonFacts
 from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.interface import OnCommit, Outputs
@@ -75,12 +76,12 @@ async def serve(
     Raises BusError when the directory, a key or a listener can't be had.
     """
     stop = _stop_event(surface.manager)
-    _allow_many_connections()
+    budget = _connection_budget()
     runtime = RuntimeDirectory(settings.runtime_directory, settings.access)
     runtime.claim()
     context: zmq.Context[Any] = zmq.Context()
     try:
-        await _serve_in(settings, runtime, context, outputs, surface, stop)
+        await _serve_in(settings, runtime, context, outputs, surface, stop, budget)
     finally:
         context.destroy(linger=_LINGER_MS)  # the acknowledgements of the last commit
         runtime.release()
@@ -93,6 +94,7 @@ async def _serve_in(
     outputs: Callable[[OnCommit], Outputs],
     surface: Surface,
     stop: asyncio.Event,
+    budget: int,
 ) -> None:
     keys = _server_keys(settings)
     allow_list = AllowList(settings.keys_directory)
@@ -100,12 +102,15 @@ async def _serve_in(
         context, allow_list, settings.access.any_others, settings.insecure
     )
     urls = (runtime.url, *settings.listens)
+    make_routing_ids_unpredictable()
     with _closed_to_others():
         router = sockets.bind(context, keys, urls)
     facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
     approvals = Approvals(settings.keys_directory)
     audit = AuditLog(settings.state_directory)
-    broker = Broker(router, authenticator, outputs, approvals, audit, facts, settings.timing)
+    broker = Broker(
+        router, authenticator, outputs, approvals, audit, facts, settings.timing, budget
+    )
     try:
         broker.start()
         runtime.publish(keys.public if keys else None)
@@ -158,10 +163,16 @@ def _ready_line(facts: DaemonFacts) -> str:
     return f"msmon-daemon ready: pid {facts.pid}, {', '.join(facts.listens)}{security}"
 
 
-def _allow_many_connections() -> None:
-    """Raise the limit of open files as far as it goes: every agent is a connection."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def _connection_budget() -> int:
+    """Raise the limit of open files, and return how many connections it leaves room for."""
+    limit = raise_limit()
+    if not is_safe(limit):
+        _log.warning(
+            "the limit of open files is %d: whoever opens connections fast enough can end this "
+            "daemon; set LimitNOFILE (ulimit -Hn) to 65536",
+            limit,
+        )
+    return connection_budget(limit)
 
 
 def _stop_event(manager: ServiceManager) -> asyncio.Event:

@@ -51,6 +51,8 @@ class Resource(enum.Enum):
     REFUSED_AUDIT_LINES = "audit lines on refusals"
 
 
+KEY_FACTOR = 4.0
+"""An operator has handed the key out, and it may stand for several nodes."""
 _MIB = float(1 << 20)
 
 LIMITS: dict[Resource, Limit] = {
@@ -61,7 +63,7 @@ LIMITS: dict[Resource, Limit] = {
     Resource.QUEUED_BYTES: Limit(128 * _MIB, 0, 4, "bytes waiting for outputs"),
     Resource.REMEMBERED_BYTES: Limit(8 * _MIB, 0, 16, "bytes remembered"),
     Resource.DISK_BYTES: Limit(2048 * _MIB, 128 * _MIB, 8, "bytes written per second"),
-    Resource.LOOP_S: Limit(2.0, 0.2, 4, "work of the daemon's loop"),
+    Resource.LOOP_S: Limit(5.0, 0.5, 4, "work of the daemon's loop"),
     Resource.LOG_LINES: Limit(50, 0.5, 4, "lines of the daemon's log"),
     Resource.REFUSED_AUDIT_LINES: Limit(50, 0.2, 4, "lines of the audit log on refusals"),
 }
@@ -108,7 +110,7 @@ class Shares:
     def limit(self, owner: str, resource: Resource) -> float:
         """Return how much this owner may hold, or use at once."""
         limit = LIMITS[resource]
-        return limit.amount * (limit.operator_factor if self._is_operator(owner) else 1)
+        return limit.amount * self._factor(owner, limit)
 
     def used(self, owner: str, resource: Resource) -> float:
         """Return how much this owner holds, or has used and not yet regained."""
@@ -166,10 +168,15 @@ class Shares:
         limit = LIMITS[resource]
         if limit.refill_per_s:
             now_s = self._clock_s()
-            factor = limit.operator_factor if self._is_operator(owner) else 1
-            regained = (now_s - account.at_s) * limit.refill_per_s * factor
+            regained = (now_s - account.at_s) * limit.refill_per_s * self._factor(owner, limit)
             account.used, account.at_s = max(0.0, account.used - regained), now_s
         return account.used
+
+    def _factor(self, owner: str, limit: Limit) -> float:
+        """Return how many times the limit of a local user this owner has."""
+        if self._is_operator(owner):
+            return limit.operator_factor
+        return KEY_FACTOR if owner.startswith("key ") else 1.0
 
     def _forget_idle(self) -> None:
         for (owner, resource), account in list(self._accounts.items()):

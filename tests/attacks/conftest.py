@@ -1,0 +1,191 @@
+"""A root daemon, a rank of one user with a recording, and an attacker that is another user.
+
+``victim``   the rank of user VICTIM, simulated, watched by a daemon that runs as root;
+             ``with victim.recording():`` checks after the block that the export holds exactly what
+             the simulation's ledger says, that the victim's requests were answered in time, and
+             that the daemon is the same process, within its bound of memory
+``attack``   runs a function of ``attacker.py`` as user ATTACKER, or with a key over TCP
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from exports import databases
+from job import Job, Rank
+from ports import free_port
+
+from msmon.bus.keys import KeyPair, key_file_text, load_or_create_server_keys, write_new
+
+ATTACKS = Path(__file__).parent
+VICTIM, ATTACKER = 1_200_000 + 2 * os.getpid(), 1_200_001 + 2 * os.getpid()
+ANSWER_LIMIT_S = 8.0
+"""Generous: two processors may be shared with other tests. Alone it is well below a second."""
+MEMORY_BOUND_BYTES = 600 << 20
+ATTACK_LIMIT_S = 40.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs other users, where we can't become them."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.path.is_relative_to(ATTACKS):
+                item.add_marker(pytest.mark.skip(reason="only root can become other users"))
+
+
+class Victim:
+    """A rank of user VICTIM and the daemon that watches it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.directory = directory
+        self.job = Job(directory, 1, "rate=4000,step_ms=100,seed=3")
+        self.job.daemon_options = (
+            *("--allow-users", "everybody", "--heartbeat-s", "0.25"),
+            *("--listen", f"127.0.0.1:{self.port}"),
+        )
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("MSMON")},
+            "MSMON_RUNTIME_DIR": str(directory / "run"),
+            "PYTHONPATH": os.pathsep.join([str(ATTACKS.parent), *sys.path]),
+        }
+        self.home = directory / "victim"
+        self.home.mkdir()
+        os.chown(self.home, VICTIM, VICTIM)
+        self.session_id = ""
+        self._sessions = 0
+        self._recorded: Counter[str] = Counter()
+
+    def start(self) -> None:
+        self.job.start_daemon()
+        ledger, stall = self.home / "ledger.json", self.home / "stall.json"
+        environ = {
+            **self.environ,
+            "MSMON_SIMULATE": f"rate=4000,step_ms=100,seed=3,ledger={ledger}",
+            "MSMONITOR_LOG_PATH": str(self.home),
+            **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(ATTACKS / "victim.py"), str(VICTIM)], env=environ
+        )
+        self.job.ranks.append(Rank(0, process, ledger, stall))
+        self.job.await_states("idle")
+
+    @property
+    def rank(self) -> Rank:
+        return self.job.ranks[0]
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(psutil.Process(self.job.daemon.pid).memory_info().rss)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record during the block, and check that nothing has disturbed it."""
+        daemon, exports = self.job.daemon.pid, self.home / f"export{self._sessions}"
+        self._sessions += 1
+        reply = self.job.command(
+            "start",
+            self.rank,
+            kinds="Kernel,Marker,API",
+            log_file=str(exports),
+            export_type="DB",
+        )
+        assert reply.outcome == "ok", reply
+        self.session_id = self.job.rows()[self.rank.pid]["session_id"]
+        yield
+        self.check_answers()
+        assert self.memory_bytes < MEMORY_BOUND_BYTES
+        reply = self.job.command("stop", self.rank)
+        assert reply.outcome == "ok", reply
+        self.job.await_states("idle", self.rank)
+        assert (self.job.daemon.poll(), self.job.daemon.pid) == (None, daemon)
+        self._check_exact(databases(exports)[self.rank.pid])
+
+    def check_answers(self) -> None:
+        """The victim's row is there, and is answered in time."""
+        start_s = time.monotonic()
+        row = self.job.rows()[self.rank.pid]
+        assert time.monotonic() - start_s < ANSWER_LIMIT_S
+        assert (row["state"], row["uid"]) == ("monitoring", VICTIM)
+
+    def _check_exact(self, database) -> None:
+        recorded = Counter(self.rank.recorded())
+        in_session, self._recorded = recorded - self._recorded, recorded
+        assert database.counts() == in_session
+        assert (database.gaps(), database.end, database.doubled()) == ([], "stopped", 0)
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[Victim]:
+    directory = Path(tempfile.mkdtemp(prefix="msmon-")).resolve()
+    directory.chmod(0o755)
+    made = Victim(directory)
+    with made.job:
+        made.start()
+        yield made
+        log = (directory / "daemon.log").read_text()
+        print(log[-20_000:])
+        assert "Traceback" not in log
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def attack(victim: Victim) -> Callable[..., list[str]]:
+    """Run one function of ``attacker.py`` to its end; return what the daemon said to it.
+
+    ``role``: attack over TCP with a key of this role. Meanwhile the victim must get answers.
+    """
+
+    def run(name: str, *arguments: object, role: str = "") -> list[str]:
+        environ = {**victim.environ}
+        if role:
+            environ |= key_variables(victim, role)
+        uid = "-1" if role else str(ATTACKER)
+        process = subprocess.Popen(
+            [sys.executable, str(ATTACKS / "attacker.py"), uid, name, *map(str, arguments)],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        end_s = time.monotonic() + ATTACK_LIMIT_S
+        while process.poll() is None:
+            assert time.monotonic() < end_s
+            victim.check_answers()
+            assert victim.memory_bytes < MEMORY_BOUND_BYTES
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.3)
+        said, _ = process.communicate()
+        assert process.returncode == 0
+        return json.loads(said)
+
+    return run
+
+
+def key_variables(victim: Victim, role: str) -> dict[str, str]:
+    """Allow a key of this role, and return what lets the attacker use it."""
+    pair, keys = KeyPair.generate(), victim.job.keys
+    clients = keys / "clients"
+    clients.mkdir(mode=0o700, exist_ok=True)
+    name = f"{role}-{time.monotonic_ns()}"
+    values = {"public-key": pair.public.decode(), "role": role}
+    write_new(clients / f"{name}.key", key_file_text(values), 0o644)
+    server = load_or_create_server_keys(keys)
+    time.sleep(0.3)  # the daemon reads the list every heartbeat / 4
+    texts = (server.public, pair.public, pair.secret)
+    return {
+        "ATTACK_URL": f"tcp://127.0.0.1:{victim.port}",
+        "ATTACK_KEYS": " ".join(text.decode() for text in texts),
+    }
