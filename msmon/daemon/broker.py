@@ -30,7 +30,7 @@ from msmon.daemon.commanding import Commander
 from msmon.daemon.connections import PRICES, REFUSED_PRICE, Connection, Connections
 from msmon.daemon.limited_log import LimitedLog
 from msmon.daemon.monitoring import Monitoring
-from msmon.daemon.outputs.interface import OnCommit, Outputs
+from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.registry import Process, Registry
 from msmon.daemon.rows import status_row
 from msmon.daemon.selection import matches, select
@@ -83,6 +83,7 @@ class Broker:
         self._router = router
         self._authenticator = authenticator
         self._audit = audit
+        self._approvals = approvals
         self._facts = facts
         self._timing = timing
         self._loop = asyncio.get_running_loop()
@@ -139,6 +140,7 @@ class Broker:
             request.cancel()
         self._streams.close_lost()
         await self._loop.run_in_executor(None, self._outputs.close, _OUTPUTS_CLOSE_S)
+        await self._loop.run_in_executor(None, self._approvals.close)
         await self._loop.run_in_executor(None, self._audit.close)
         await asyncio.sleep(0)  # the acknowledgements of the last commit
 

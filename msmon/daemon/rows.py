@@ -7,7 +7,7 @@ from typing import Any
 
 from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
-from msmon.daemon.outputs.interface import Outputs
+from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import LIVE, Process
 from msmon.daemon.streams import Stream, Streams
 from msmon.sessions import merged_drops

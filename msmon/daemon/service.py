@@ -30,7 +30,7 @@ from msmon.daemon.access.descriptors import connection_budget, is_safe, raise_li
 from msmon.daemon.access.routing_ids import make_routing_ids_unpredictable
 from msmon.daemon.broker import Broker, DaemonFacts
 from msmon.daemon.notify import ServiceManager
-from msmon.daemon.outputs.interface import OnCommit, Outputs
+from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.runtime import LocalAccess, RuntimeDirectory
 from msmon.daemon.timing import Timing
 from msmon.errors import BusError, MsmonError
@@ -106,7 +106,7 @@ async def _serve_in(
     with _closed_to_others():
         router = sockets.bind(context, keys, urls)
     facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
-    approvals = Approvals(settings.keys_directory)
+    approvals = Approvals(settings.state_directory)
     audit = AuditLog(settings.state_directory)
     broker = Broker(
         router, authenticator, outputs, approvals, audit, facts, settings.timing, budget

@@ -1,8 +1,9 @@
 """The sessions' streams as the daemon takes them in.
 
-Every message of a stream goes to the outputs once: what was seen before is dropped as
-a duplicate and acknowledged again. Acknowledgements follow what the outputs report
-as safe. A session whose process vanished is closed after a grace.
+Every message of a stream becomes one delivery to the outputs. What was seen before is a
+duplicate: it is dropped and acknowledged again. Acknowledgements follow what the outputs
+report as safe. A session whose process vanished is closed after a grace. Some time after its
+end a session is forgotten, here and in everything that keeps something of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Union
 
 from msmon.bus.messages import (
     GapReport,
@@ -25,11 +25,23 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
-from msmon.daemon.outputs.interface import Outputs
+from msmon.daemon.outputs.delivery import (
+    BatchDelivery,
+    Closing,
+    Delivery,
+    GapDelivery,
+    NoteDelivery,
+    WindowDelivery,
+)
+from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.outputs.session import OpenAnswer
 from msmon.daemon.registry import LIVE, Process
 from msmon.errors import CommandRefused, MsmonError
 from msmon.records.kinds import ActivityKind
+from msmon.records.window_header import WindowHeader
 from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
@@ -40,8 +52,6 @@ MAX_OPEN_SESSIONS_PER_PROCESS = 8
 WRITTEN_POLL_S = 0.02
 _KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
 
-OpenResult = Union["tuple[str, ...]", MsmonError]
-
 
 @dataclass
 class Stream:
@@ -51,13 +61,23 @@ class Stream:
     process: Process
     last_seq: int = 1
     safe_seq: int = 0
-    opened: OpenResult | None = None
+    opened: OpenAnswer | None = None
     """Files that it writes, or why its export can't be opened; None: not known yet."""
     problem: str = ""
     closed: bool = False
     lost: bool = False
     """Closed by the daemon, because the process vanished."""
     closed_s: float = 0.0
+
+    @property
+    def owner(self) -> Owner:
+        """Whose data it is."""
+        return owner_of(self.process.peer)
+
+
+def owner_of(peer: Peer) -> Owner:
+    """Return who owns what comes from a peer."""
+    return Owner(peer.owner, peer.uid)
 
 
 class Streams:
@@ -79,7 +99,7 @@ class Streams:
         self._grace_s = grace_s
         self._keep_closed_s = keep_closed_s
         self._streams: dict[str, Stream] = {}
-        self._waiting: dict[str, list[asyncio.Future[OpenResult]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[OpenAnswer]]] = {}
 
     def get(self, session_id: str) -> Stream | None:
         """Return a stream that is open, or was until a short while ago."""
@@ -117,7 +137,7 @@ class Streams:
             raise CommandRefused(f"{process.label} has too many open sessions")
         settings = MonitorSettings.from_fields(message.settings)
         problem = ""
-        if settings.log_file and not self._may_export(process, settings):
+        if settings.log_file and not self._may_export(process, message.session_id, settings):
             problem = f"export to {settings.log_file} was not approved by this daemon"
             _log.warning("%s: %s", process.label, problem)
             settings = dataclasses.replace(settings, log_file="")
@@ -127,25 +147,26 @@ class Streams:
         process.session_id = message.session_id
         self._open(stream)
 
-    def _may_export(self, process: Process, settings: MonitorSettings) -> bool:
+    def _may_export(self, process: Process, session_id: str, settings: MonitorSettings) -> bool:
         """The path was checked when the command came; an agent's word alone doesn't count."""
         if process.peer.role is Role.OPERATOR:
             return True
-        return self._approvals.holds(process.peer.credential, settings.log_file)
+        owner = owner_of(process.peer)
+        return self._approvals.claim(owner.name, session_id, settings.log_file)
 
     def _open(self, stream: Stream) -> None:
-        def done(result: OpenResult) -> None:
+        def done(result: OpenAnswer) -> None:
             self._on_loop(lambda: self._opened(stream, result))
 
         try:
-            self._outputs.open_session(stream.session, done)
+            self._outputs.open_session(stream.session, stream.owner, done)
         except MsmonError as error:  # the export's output can't be made at all
             settings = dataclasses.replace(stream.session.settings, log_file="")
             stream.session = dataclasses.replace(stream.session, settings=settings)
-            self._outputs.open_session(stream.session, lambda _: None)
+            self._outputs.open_session(stream.session, stream.owner, lambda _: None)
             self._opened(stream, error)
 
-    def _opened(self, stream: Stream, result: OpenResult) -> None:
+    def _opened(self, stream: Stream, result: OpenAnswer) -> None:
         stream.opened = result
         if isinstance(result, MsmonError):
             stream.problem = result.message
@@ -161,34 +182,9 @@ class Streams:
         self._open(stream)
 
     def _hand_over(self, stream: Stream, message: Message, payload: Sequence[bytes]) -> None:
-        if isinstance(message, Records):
-            self._hand_over_records(message, payload)
-        elif isinstance(message, WindowReport):
-            header = message.header_fields()
-            self._outputs.put_window(message.session_id, message.seq, header, payload)
-        elif isinstance(message, GapReport):
-            self._outputs.put_gap(message.session_id, message.seq, message.gap)
-        elif isinstance(message, SessionNote):
-            value = message.value or b"".join(payload).decode("utf-8", "replace")
-            self._outputs.put_note(message.session_id, message.seq, message.key, value)
-        elif isinstance(message, SessionClosed):
+        if isinstance(message, SessionClosed):
             stream.closed, stream.closed_s = True, time.monotonic()
-            self._outputs.close_session(message.session_id, message.seq, message.end)
-
-    def _hand_over_records(self, message: Records, payload: Sequence[bytes]) -> None:
-        """Hand a batch over; one of a kind that is not known here becomes a gap.
-
-        Refusing it would have the agent send it again for ever.
-        """
-        if message.kind in _KNOWN_KINDS:
-            self._outputs.put_records(
-                message.session_id, message.seq, message.kind, max(0, message.count), payload
-            )
-            return
-        now_ns = time.time_ns()
-        name = f"kind {message.kind}"
-        gap = Gap("decode", now_ns, now_ns, {name: message.count}, "unknown to the daemon")
-        self._outputs.put_gap(message.session_id, message.seq, gap)
+        self._outputs.put(_delivery_of(message, tuple(payload)))
 
     def committed(self, session_id: str, seq: int) -> None:
         """Note that everything up to ``seq`` is safe, and tell the agent."""
@@ -197,7 +193,7 @@ class Streams:
             stream.safe_seq = seq
             self._acknowledge(stream.process, session_id, seq)
 
-    async def opened(self, session_id: str, timeout_s: float) -> OpenResult | None:
+    async def opened(self, session_id: str, timeout_s: float) -> OpenAnswer | None:
         """Wait until it is known which files a session writes; None when it takes too long.
 
         The session's opening need not have arrived yet.
@@ -205,7 +201,7 @@ class Streams:
         stream = self._streams.get(session_id)
         if stream is not None and stream.opened is not None:
             return stream.opened
-        future: asyncio.Future[OpenResult] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[OpenAnswer] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(session_id, []).append(future)
         done, _ = await asyncio.wait([future], timeout=timeout_s)
         if done:
@@ -229,9 +225,14 @@ class Streams:
             process = stream.process
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
-                    del self._streams[session_id]
+                    self._forget(session_id)
             elif process.life != LIVE and now_s - process.gone_s > self._grace_s:
                 self._close_lost(stream, now_s)
+
+    def _forget(self, session_id: str) -> None:
+        del self._streams[session_id]
+        self._outputs.forget(session_id)
+        self._approvals.end(session_id)
 
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
@@ -246,7 +247,7 @@ class Streams:
         if status is not None and status.session_id == stream.session.session_id:
             end = dataclasses.replace(end, counts=status.counts)
         stream.closed, stream.lost, stream.closed_s = True, True, now_s
-        self._outputs.close_session(stream.session.session_id, stream.last_seq, end)
+        self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
 
 
 def _require_same(stream: Stream, process: Process) -> None:
@@ -260,3 +261,34 @@ def _require_same(stream: Stream, process: Process) -> None:
     ):
         raise CommandRefused(f"session {stream.session.session_id} belongs to another process")
     stream.process = process
+
+
+def _delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
+    """Return what the outputs get of a message."""
+    if isinstance(message, Records):
+        return _records_delivery(message, payload)
+    if isinstance(message, WindowReport):
+        header = WindowHeader(**message.header_fields())
+        return WindowDelivery(message.session_id, message.seq, header, payload)
+    if isinstance(message, GapReport):
+        return GapDelivery(message.session_id, message.seq, message.gap)
+    if isinstance(message, SessionNote):
+        value = message.value or b"".join(payload).decode("utf-8", "replace")
+        return NoteDelivery(message.session_id, message.seq, message.key, value)
+    assert isinstance(message, SessionClosed)
+    return Closing(message.session_id, message.seq, message.end)
+
+
+def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:
+    """Return a batch, or a gap for one of a kind that is not known here.
+
+    Refusing it would have the agent send it again for ever.
+    """
+    session_id, seq, count = message.session_id, message.seq, max(0, message.count)
+    if message.kind in _KNOWN_KINDS:
+        return BatchDelivery(session_id, seq, message.kind, count, payload)
+    now_ns = time.time_ns()
+    lost = {f"kind {message.kind}": count}
+    return GapDelivery(
+        session_id, seq, Gap("decode", now_ns, now_ns, lost, "unknown to the daemon")
+    )

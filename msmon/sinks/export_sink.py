@@ -10,10 +10,10 @@ from typing import Any
 from msmon.errors import UsageError
 from msmon.sessions import SessionInfo
 from msmon.settings.options import Option, text_up_to
-from msmon.sinks.base import Sink
+from msmon.sinks.base import ResumableSink
 
 
-class ExportSink(Sink):
+class ExportSink(ResumableSink):
     """Base of sinks that write records into a directory.
 
     Made without options, a sink serves sessions that name a directory themselves; as an output

@@ -1,9 +1,13 @@
-"""Where exported files may be written, and who will own them.
+"""Where exported files may lie, and how they are made, opened again and removed.
 
-The daemon decides, never the caller: whoever is, by the kernel's word, the daemon's own
-user may name any directory which that user can write; everybody else only directories
-below an export root. Links are followed first, then the result is checked, and what
-has been checked is created and used under its resolved name.
+All of this runs with the rights of the user whose data is written: in that user's output
+process below a root daemon, otherwise in the daemon itself. Nothing is ever given to
+another user afterwards. Three rules keep a planted link, FIFO or device from doing harm:
+
+- A directory is reached one name at a time, from ``/`` on, and no link is followed.
+- A file is new, or it is opened without following links and without blocking, and then
+  looked at through its descriptor: a regular file of this user with a single name.
+- Files are removed by name within a directory that is held open.
 """
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pwd
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msmon.errors import SinkError, UsageError
 
@@ -22,30 +26,53 @@ DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 NAME_BYTES = 255
 """The longest name of a file or directory (NAME_MAX)."""
+PATH_BYTES = 4095
+"""The longest path (PATH_MAX without its terminating zero)."""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def resolve_export(path: str, caller_uid: int, roots: Sequence[Path]) -> Path:
-    """Return the absolute directory, without links, that this caller may export to.
+class ReplacedFile(SinkError):
+    """Where a file or directory was, something else is now."""
 
-    It need not exist; it is made with its first file. Raises UsageError for a path that is
-    not allowed or can't be a path, SinkError for one that can't be created or written.
-    """
+
+class FileIdentity(NamedTuple):
+    """Which file it is, whatever its name."""
+
+    device: int
+    inode: int
+
+
+def require_absolute(path: str) -> None:
+    """Raise UsageError unless a text can be the path of a directory. Touches no file."""
     if "\0" in path or not os.path.isabs(path):
         raise UsageError(
             f"--log-file: {path!r} is not an absolute path", "name the directory from its root /"
         )
+    if len(os.fsencode(path)) > PATH_BYTES:
+        raise UsageError("--log-file: the path is too long", f"at most {PATH_BYTES} bytes")
+
+
+def resolve_export(path: str, roots: Sequence[str | Path] | None) -> Path:
+    """Return the absolute directory, without links, that an export to ``path`` goes to.
+
+    It need not exist; it is made with its first file. ``roots``: it must lie in or below
+    one of them; None: it may lie anywhere. Raises UsageError for a path that is not allowed
+    or can't be a path, SinkError for one that this user can't create or write.
+    """
+    require_absolute(path)
     try:
         resolved = Path(os.path.realpath(path))
-        if caller_uid != os.geteuid():
-            _check_below_roots(resolved, roots)
+        if roots is not None:
+            require_below(resolved, roots)
         _check_writable(resolved)
     except OSError as error:
         raise SinkError(f"--log-file: can't use {path}: {error.strerror}") from error
     return resolved
 
 
-def _check_below_roots(resolved: Path, roots: Sequence[Path]) -> None:
+def require_below(resolved: Path, roots: Sequence[str | Path]) -> None:
+    """Raise UsageError unless a path without links lies in or below one of the roots."""
     allowed = [Path(os.path.realpath(root)) for root in roots]
     if any(root == resolved or root in resolved.parents for root in allowed):
         return
@@ -67,83 +94,96 @@ def _check_writable(directory: Path) -> None:
         raise SinkError(f"{existing} is not a directory", "choose another export directory")
     if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         raise SinkError(
-            f"{existing} can't be written by the daemon's user (uid {os.geteuid()})",
-            f"the directory belongs to uid {existing.stat().st_uid}; choose another one",
+            f"{existing} can't be written by the user of the process (uid {os.geteuid()})",
+            f"it belongs to uid {existing.stat().st_uid}; choose a directory of uid "
+            f"{os.geteuid()}, or make one there for it",
         )
 
 
-def give_to(target: Path | int, uid: int) -> None:
-    """Give a file or directory, by path or descriptor, to the job's user, where this process may.
-
-    A link at the path is not followed.
-    """
-    if os.geteuid() != 0 or uid <= 0:
-        return
-    try:
-        group_id = pwd.getpwuid(uid).pw_gid
-    except KeyError:  # a user of some container, unknown here
-        group_id = -1
-    with contextlib.suppress(PermissionError):
-        os.chown(target, uid, group_id, follow_symlinks=isinstance(target, int))
-
-
-def create_file(directory: Path, name: str, owner_uid: int) -> Path:
+def create_file(directory: Path, name: str) -> Path:
     """Create an empty file that did not exist, and its directory where that is missing.
 
-    Goes from directory to directory without following links: what was put in the place of
-    one after it was checked is never used. Raises FileExistsError, SinkError, OSError.
+    Raises FileExistsError, OSError, and ReplacedFile where a directory has become something else.
     """
-    holding = _open_directory(directory, owner_uid)
-    try:
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        created = os.open(name, flags, FILE_MODE, dir_fd=holding)
-        try:
-            give_to(created, owner_uid)
-        finally:
-            os.close(created)
-    finally:
-        os.close(holding)
+    with _holding(directory, make=True) as holding:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE
+        os.close(os.open(name, flags, FILE_MODE, dir_fd=holding))
     return directory / name
 
 
-def _open_directory(directory: Path, owner_uid: int) -> int:
-    """Return a descriptor of a directory given without links; make what is missing of it."""
-    descriptor = os.open("/", _DIRECTORY)
-    place = Path("/")
-    for part in directory.parts[1:]:
-        place /= part
+def open_file(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that this user made before. ``flags``: as for ``os.open``.
+
+    Raises FileNotFoundError, OSError, and ReplacedFile where something else is in its place.
+    """
+    with _holding(path.parent) as holding:
         try:
-            inner = _open_inner(descriptor, part, owner_uid)
+            descriptor = os.open(path.name, flags | _FILE, dir_fd=holding)
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise SinkError(
-                    f"{place} has been replaced by something else", "start a new session"
-                ) from None
-            raise OSError(error.errno, error.strerror, str(place)) from None  # not a part of it
-        finally:
-            os.close(descriptor)
-        descriptor = inner
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise _replaced(path) from None
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    found = os.fstat(descriptor)
+    regular = stat.S_ISREG(found.st_mode)
+    if not regular or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(descriptor)
+        raise _replaced(path)
     return descriptor
 
 
-def _open_inner(outer: int, name: str, owner_uid: int) -> int:
+def identity_of(descriptor: int) -> FileIdentity:
+    """Return which file a descriptor stands for."""
+    found = os.fstat(descriptor)
+    return FileIdentity(found.st_dev, found.st_ino)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, or a link at its name; nothing happens where there is none."""
+    with contextlib.suppress(FileNotFoundError), _holding(path.parent) as holding:
+        os.unlink(path.name, dir_fd=holding)
+
+
+@contextlib.contextmanager
+def _holding(directory: Path, make: bool = False) -> Iterator[int]:
+    """Hold a directory open that is given without links; ``make`` what is missing of it."""
+    descriptor = os.open("/", _DIRECTORY)
     try:
+        place = Path("/")
+        for part in directory.parts[1:]:
+            place /= part
+            inner = _step_into(descriptor, part, place, make)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _step_into(outer: int, name: str, place: Path, make: bool) -> int:
+    try:
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=outer)
+        except FileNotFoundError:
+            if not make:
+                raise
+        with contextlib.suppress(FileExistsError):  # made by another session just now
+            os.mkdir(name, DIRECTORY_MODE, dir_fd=outer)
         return os.open(name, _DIRECTORY, dir_fd=outer)
-    except FileNotFoundError:
-        pass
-    with contextlib.suppress(FileExistsError):  # made by another session just now
-        os.mkdir(name, DIRECTORY_MODE, dir_fd=outer)
-    inner = os.open(name, _DIRECTORY & ~os.O_PATH | os.O_RDONLY, dir_fd=outer)
-    if os.fstat(inner).st_uid == os.geteuid():
-        give_to(inner, owner_uid)
-    return inner
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _replaced(place) from None
+        raise OSError(error.errno, error.strerror, str(place)) from None
 
 
-def require_opened(path: Path) -> None:
-    """Raise SinkError unless this process holds the file open that is meant by ``path``.
+def _replaced(path: Path) -> ReplacedFile:
+    return ReplacedFile(f"{path} has been replaced by something else", "start a new session")
 
-    For libraries that open by name: had a directory above been replaced by a link, the kernel
-    would name the file elsewhere (proc(5), fd).
+
+def require_opened(path: Path, identity: FileIdentity) -> None:
+    """Raise SinkError unless this process holds exactly this file open under this path.
+
+    For libraries that open by name. Had a directory above been replaced by a link, the
+    kernel would name the file elsewhere (proc(5), fd).
     """
     try:
         descriptors = os.listdir("/proc/self/fd")
@@ -154,6 +194,7 @@ def require_opened(path: Path) -> None:
         ) from None
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):
+            named = os.readlink(f"/proc/self/fd/{descriptor}") == str(path)
+            if named and identity_of(int(descriptor)) == identity:
                 return
     raise SinkError(f"{path} has been moved or replaced by a link", "start a new session")

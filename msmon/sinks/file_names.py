@@ -39,7 +39,7 @@ def create_session_file(
     while True:
         name = f"msmonitor_{process.pid}_{digits}_{process.rank}.{suffix}"
         try:
-            return create_file(directory, name, process.uid)
+            return create_file(directory, name)
         except FileExistsError:
             digits = _next_digits(digits)
 

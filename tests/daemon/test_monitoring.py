@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 
 import pytest
 
-from msmon.bus.messages import Answer, Command, MonitorRequest, Status
-from msmon.daemon import monitoring
-from msmon.daemon.access.authentication import Peer
-from msmon.daemon.access.roles import Role
-from msmon.errors import CommandRefused, SinkError, UsageError
+from msmon.bus.messages import Answer, Command, Status
+from msmon.errors import CommandRefused
 
 
 def test_a_command_reaches_every_process_and_each_answers(daemon, agent):
@@ -134,33 +129,3 @@ def test_an_export_that_cannot_be_made_is_refused_before_anything_starts(daemon,
     with pytest.raises(CommandRefused, match="not a directory"):
         daemon.command("start", {"log_file": str(blocked)})
     assert not one.got(Command)
-
-
-def test_a_file_system_that_does_not_answer_costs_only_the_exports_that_name_it(monkeypatch):
-    answering = threading.Event()
-
-    class HangingOutputs:
-        def check_export(self, settings, caller_uid):
-            if settings.log_file:
-                answering.wait(30)
-            raise UsageError("checked")
-
-    monkeypatch.setattr(monitoring, "FILE_CHECK_LIMIT_S", 0.05)
-    tested = monitoring.Monitoring(None, None, HangingOutputs(), None, None, "node")
-    peer = Peer(Role.OPERATOR, "uid 0", "0", uid=0)
-
-    async def start(**fields):
-        await tested.carry_out(MonitorRequest("start", fields), peer)
-
-    async def ask_and_look_elsewhere():
-        for _ in range(6):
-            with pytest.raises(SinkError, match="/gone does not answer"):
-                await start(log_file="/gone", kinds="Kernel")
-        with pytest.raises(UsageError, match="checked"):
-            await start(kinds="Kernel")
-        await asyncio.get_running_loop().run_in_executor(None, answering.set)
-
-    try:
-        asyncio.run(ask_and_look_elsewhere())
-    finally:
-        answering.set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,46 +20,51 @@ from msmon.bus.messages import (
 )
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
+from msmon.daemon.outputs.delivery import Closing, NoteDelivery
 from msmon.daemon.registry import LIVE, LOST, Process
 from msmon.daemon.streams import Streams
 from msmon.errors import CommandRefused, SinkError
-from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
+from msmon.records.window_header import WindowHeader
+from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd, SessionInfo
 
 OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
 USER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
+
+
+@dataclass
+class Opened:
+    session: SessionInfo
+    owner: Owner
+
+
+@dataclass
+class Forgotten:
+    session_id: str
 
 
 class RememberingOutputs:
     """Keeps every call; opening fails where ``error`` is set."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple] = []
+        self.calls: list = []
         self.error: SinkError | None = None
 
-    def open_session(self, session, done) -> None:
+    def open_session(self, session, owner, done) -> None:
         if self.error is not None and session.settings.log_file:
             raise self.error
-        self.calls.append(("open", session.session_id, session.settings.log_file))
+        self.calls.append(Opened(session, owner))
         done(("/out/file",))
 
-    def put_records(self, session_id, seq, kind, count, payload) -> None:
-        self.calls.append(("records", seq, kind, count))
+    def put(self, delivery) -> None:
+        self.calls.append(delivery)
 
-    def put_window(self, session_id, seq, header_fields, payload) -> None:
-        self.calls.append(("window", seq, header_fields))
-
-    def put_gap(self, session_id, seq, gap) -> None:
-        self.calls.append(("gap", seq, gap))
-
-    def put_note(self, session_id, seq, key, value) -> None:
-        self.calls.append(("note", seq, key, value))
-
-    def close_session(self, session_id, seq, end) -> None:
-        self.calls.append(("close", seq, end))
+    def forget(self, session_id) -> None:
+        self.calls.append(Forgotten(session_id))
 
     def names(self) -> list[str]:
-        return [call[0] for call in self.calls]
+        return [type(call).__name__ for call in self.calls]
 
 
 class Setting:
@@ -108,24 +115,18 @@ def test_everything_reaches_the_outputs_once_and_in_order(setting):
         SessionClosed("s", 6, SessionEnd(9, "stopped")),
     ]
     setting.take(process, *messages, *messages)
-    assert setting.outputs.names() == ["open", "records", "window", "note", "gap", "close"]
-    assert setting.outputs.calls[2][2] == {
-        "index": 0,
-        "start_ns": 1,
-        "end_ns": 2,
-        "step": 4,
-        "received": {},
-        "kept": {"Kernel": 3},
-        "untimed": {},
-        "overflow_names": 0,
-    }
+    assert setting.outputs.names() == [
+        *("Opened", "BatchDelivery", "WindowDelivery"),
+        *("NoteDelivery", "GapDelivery", "Closing"),
+    ]
+    assert setting.outputs.calls[2].header == WindowHeader(0, 1, 2, 4, kept={"Kernel": 3})
 
 
 def test_a_long_note_comes_as_a_payload_frame(setting):
     process = setting.process()
     setting.take(process, opened())
     setting.streams.take(process, SessionNote("s", 2, "key", ""), ["a long \u00e9".encode()])
-    assert setting.outputs.calls[-1] == ("note", 2, "key", "a long \u00e9")
+    assert setting.outputs.calls[-1] == NoteDelivery("s", 2, "key", "a long \u00e9")
 
 
 def test_only_what_is_safe_is_acknowledged_and_duplicates_are_again(setting):
@@ -141,7 +142,7 @@ def test_only_what_is_safe_is_acknowledged_and_duplicates_are_again(setting):
 
 def test_a_stream_of_an_earlier_daemon_goes_on_where_it_was(setting):
     setting.take(setting.process(), opened(), window(57))
-    assert setting.outputs.names() == ["open", "window"]
+    assert setting.outputs.names() == ["Opened", "WindowDelivery"]
 
 
 def test_a_session_that_was_not_opened_is_refused(setting):
@@ -162,11 +163,11 @@ def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
     setting.take(process, opened(), window(2))
     process.life, process.gone_s = LOST, 100.0
     setting.streams.expire(109.0)
-    assert "close" not in setting.outputs.names()
+    assert "Closing" not in setting.outputs.names()
     setting.streams.expire(111.0)
     setting.streams.expire(112.0)
-    (close,) = (call for call in setting.outputs.calls if call[0] == "close")
-    assert (close[1], close[2].reason, close[2].counts) == (2, "lost", Counts({"Kernel": 7}))
+    (close,) = (call for call in setting.outputs.calls if isinstance(call, Closing))
+    assert (close.seq, close.end.reason, close.end.counts) == (2, "lost", Counts({"Kernel": 7}))
 
 
 def test_a_lost_session_goes_on_when_its_process_is_back(setting):
@@ -176,25 +177,36 @@ def test_a_lost_session_goes_on_when_its_process_is_back(setting):
     setting.streams.expire(1_000.0)
     process.life = LIVE
     setting.take(process, window(2))
-    assert setting.outputs.names() == ["open", "close", "open", "window"]
+    assert setting.outputs.names() == ["Opened", "Closing", "Opened", "WindowDelivery"]
 
 
 def test_an_export_that_a_users_agent_names_needs_an_approval(setting, tmp_path):
     process = setting.process(USER)
     setting.take(process, opened(log_file="/etc"))
-    assert setting.outputs.calls == [("open", "s", "")]
+    assert setting.outputs.calls[0].session.settings.log_file == ""
     assert "not approved" in setting.streams.get("s").problem
 
-    setting.approvals.add(USER.credential, "/exports/mine")
+    setting.approvals.add(USER.owner, "/exports/mine")
     restarted = Setting(tmp_path)
     restarted.take(process, opened(log_file="/exports/mine"))
-    assert restarted.outputs.calls == [("open", "s", "/exports/mine")]
+    assert restarted.outputs.calls[0].session.settings.log_file == "/exports/mine"
+    assert restarted.outputs.calls[0].owner == Owner("uid 1000", 1000)
+
+
+def test_a_session_that_ended_long_ago_is_forgotten_everywhere(setting):
+    process = setting.process(USER)
+    setting.approvals.add(USER.owner, "/exports/mine")
+    end = SessionClosed("s", 2, SessionEnd(9, "stopped"))
+    setting.take(process, opened(log_file="/exports/mine"), end)
+    setting.streams.expire(time.monotonic() + 601.0)
+    assert setting.outputs.calls[-1] == Forgotten("s")
+    assert setting.streams.get("s") is None
 
 
 def test_an_export_that_cannot_be_made_leaves_the_session_to_other_outputs(setting):
     setting.outputs.error = SinkError("no such output")
     setting.take(setting.process(), opened(log_file="/out"), window(2))
-    assert setting.outputs.names() == ["open", "window"]
+    assert setting.outputs.names() == ["Opened", "WindowDelivery"]
     assert setting.streams.get("s").problem == "no such output"
 
 

@@ -20,10 +20,11 @@ from msmon.commands.daemon.config import Settings, in_force, shown, use_config
 from msmon.commands.daemon.options import DAEMON_OPTIONS, daemon_options
 from msmon.commands.daemon.unit import install, next_commands, system_files, user_files
 from msmon.daemon.access.audit import state_directory
+from msmon.daemon.access.owners import owner_directory
 from msmon.daemon.notify import ServiceManager
-from msmon.daemon.outputs.interface import OnCommit
-from msmon.daemon.outputs.outlet import Outlet
-from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.outputs.output import Output
+from msmon.daemon.outputs.outputs import OnCommit, Outputs, OutputsConfig
+from msmon.daemon.outputs.progress import ProgressDirectory
 from msmon.daemon.runtime import LocalAccess
 from msmon.daemon.service import DaemonSettings, Surface, serve
 from msmon.daemon.timing import Timing
@@ -128,17 +129,17 @@ def _serve(ctx: click.Context) -> None:
     settings = in_force(ctx)
     _log_to_stderr(settings["log_level"].value)
     made: list[Outputs] = []
-    outlets = _outlets(settings)
+    config = OutputsConfig(_outputs(settings), _export_roots(settings), state_directory(os.environ))
 
     def outputs(on_commit: OnCommit) -> Outputs:
-        made.append(Outputs(outlets, _export_roots(settings), on_commit))
+        made.append(Outputs(config, on_commit))
         return made[-1]
 
     def reload() -> None:
         new = in_force(daemon.make_context(ctx.info_name, list(ctx.obj), obj=ctx.obj))
         logging.getLogger("msmon").setLevel(new["log_level"].value.upper())
         for each in made:
-            each.allow_exports(_export_roots(new))
+            each.roots.replace(_export_roots(new))
         _warn_of_fixed(settings, new)
 
     surface = Surface(_say_ready, reload, ServiceManager(os.environ))
@@ -171,8 +172,8 @@ def _credential(environ: Mapping[str, str]) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def _export_roots(settings: Settings) -> list[Path]:
-    return [Path(text) for text in settings["export_root"].value]
+def _export_roots(settings: Settings) -> tuple[Path, ...]:
+    return tuple(Path(text) for text in settings["export_root"].value)
 
 
 def _warn_of_fixed(former: Settings, new: Settings) -> None:
@@ -204,7 +205,7 @@ def _install_unit(user: bool, print_only: bool) -> None:
     click.echo(f"now run:\n{next_commands(user)}")
 
 
-def _outlets(settings: Settings) -> list[Outlet]:
+def _outputs(settings: Settings) -> tuple[Output, ...]:
     wanted: list[tuple[Any, dict[str, Any]]] = [
         parse_sink_option(text) for text in settings["sink"].value
     ]
@@ -212,7 +213,13 @@ def _outlets(settings: Settings) -> list[Outlet]:
     if metric_log_dir:
         tensorboard, options = parse_sink_option("tensorboard")
         wanted.append((tensorboard, {**options, "dir": metric_log_dir}))
-    return [Outlet(sink_class, options) for sink_class, options in wanted]
+    directory = owner_directory(state_directory(os.environ), "daemon")
+    return tuple(
+        Output(
+            sink_class, options, progress=ProgressDirectory(directory, f"{sink_class.NAME}-{place}")
+        )
+        for place, (sink_class, options) in enumerate(wanted)
+    )
 
 
 def _show_sinks() -> None:

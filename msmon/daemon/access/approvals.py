@@ -1,8 +1,10 @@
-"""Export directories that this daemon approved, for whose processes.
+"""Export directories that this daemon approved, for which sessions.
 
 A start command is checked when it comes; the agent then repeats the directory when it
-opens the session, also to a daemon that was restarted meanwhile. Approvals are kept
-in a file, so that an agent's word alone never decides where the daemon writes.
+opens its session, also to a daemon that was restarted meanwhile. What was approved is
+remembered here, so that an agent's word alone never decides where files are written. An
+approval is first given to an owner, for the sessions that the command is about to start;
+the session that makes use of it has it until it is forgotten.
 """
 
 from __future__ import annotations
@@ -10,46 +12,129 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msmon.bus.keys import write_replacing
+from msmon.daemon.access.owners import make_owner_directory, owner_directory
+
+APPROVALS_FILE = "approvals.json"
+UNUSED_FOR_S = 660.0
+"""An approval that no session makes use of lapses: a start command waits at most 600 s."""
+
+MAX_PER_OWNER = 512
+_MAX_FILE_BYTES = 4 << 20
 
 _log = logging.getLogger(__name__)
 
-APPROVALS_FILE = "approved_exports.json"
-_MAX_APPROVALS = 1000
+
+@dataclass
+class _Approved:
+    """What one owner has. Both are ordered by age and bounded."""
+
+    unused: dict[str, float] = field(default_factory=dict)
+    """Directory → until when (monotonic) a session may begin to use it."""
+    sessions: dict[str, str] = field(default_factory=dict)
+    """Session id → its directory."""
+
+    def as_json(self, owner: str) -> str:
+        """Return the text of the owner's file."""
+        return json.dumps({"owner": owner, "unused": list(self.unused), "sessions": self.sessions})
 
 
 class Approvals:
-    """Pairs of (credential of the process's owner, directory)."""
+    """All approvals. ``add`` writes a file; all else runs on the broker's loop, never waits,
+    and is written by a thread of its own."""
 
-    def __init__(self, keys_directory: Path) -> None:
-        self._path = keys_directory / APPROVALS_FILE
+    def __init__(self, state_directory: Path) -> None:
+        self._state_directory = state_directory
         self._lock = threading.Lock()
-        self._pairs: dict[tuple[str, str], None] = dict.fromkeys(self._read())
+        self._saving = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="msmon-approvals")
+        self._owners: dict[str, _Approved] = {}
+        self._owner_of: dict[str, str] = {}
+        """Session id → owner."""
+        self._load()
 
-    def _read(self) -> list[tuple[str, str]]:
-        try:
-            return [(str(who), str(path)) for who, path in json.loads(self._path.read_text())]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, TypeError) as error:
-            _log.error("%s can't be read, so nothing in it counts: %s", self._path, error)
-            return []
+    def add(self, owner: str, directory: str) -> None:
+        """Approve a directory for sessions that this owner's processes are about to open.
 
-    def holds(self, credential: str, directory: str) -> bool:
-        """Whether processes of this owner may have their data written there."""
-        return (credential, directory) in self._pairs
-
-    def add(self, credential: str, directory: str) -> None:
-        """Approve, and remember over a restart. Writes a file: not for the broker's loop."""
+        It is remembered over a restart when this returns: not for the broker's loop.
+        """
         with self._lock:
-            if self.holds(credential, directory):
+            approved = self._owners.setdefault(owner, _Approved())
+            approved.unused.pop(directory, None)
+            approved.unused[directory] = time.monotonic() + UNUSED_FOR_S
+            _bound(approved.unused)
+        self._save(owner)
+
+    def claim(self, owner: str, session_id: str, directory: str) -> bool:
+        """Whether a session of this owner may be written there; then it has the approval."""
+        with self._lock:
+            approved = self._owners.get(owner)
+            if approved is None:
+                return False
+            if approved.sessions.get(session_id) == directory:
+                return True
+            if time.monotonic() > approved.unused.get(directory, 0.0):
+                return False
+            approved.sessions[session_id] = directory
+            self._owner_of[session_id] = owner
+            _bound(approved.sessions)
+        self._writer.submit(self._save, owner)
+        return True
+
+    def end(self, session_id: str) -> None:
+        """Forget the approval of a session of which nothing comes again."""
+        with self._lock:
+            owner = self._owner_of.pop(session_id, None)
+            if owner is None:
                 return
-            self._pairs[credential, directory] = None
-            while len(self._pairs) > _MAX_APPROVALS:
-                del self._pairs[next(iter(self._pairs))]
+            self._owners[owner].sessions.pop(session_id, None)
+        self._writer.submit(self._save, owner)
+
+    def close(self) -> None:
+        """Write what is not written yet. Blocks."""
+        self._writer.shutdown()
+
+    def _save(self, owner: str) -> None:
+        directory = owner_directory(self._state_directory, owner)
+        with self._saving:
+            with self._lock:
+                approved = self._owners[owner]
+                now_s = time.monotonic()
+                for lapsed in [item for item, at_s in approved.unused.items() if at_s < now_s]:
+                    del approved.unused[lapsed]
+                text = approved.as_json(owner)
             try:
-                write_replacing(self._path, json.dumps(list(self._pairs)), 0o600)
+                make_owner_directory(directory)
+                write_replacing(directory / APPROVALS_FILE, text, 0o600)
             except OSError as error:
-                _log.error("%s can't be written: %s", self._path, error)
+                _log.error("%s can't be written: %s", directory / APPROVALS_FILE, error)
+
+    def _load(self) -> None:
+        for path in self._state_directory.glob(f"owners/*/{APPROVALS_FILE}"):
+            try:
+                owner, approved = _read(path)
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                _log.error("%s can't be read, so nothing in it counts: %s", path, error)
+                continue
+            self._owners[owner] = approved
+            self._owner_of.update(dict.fromkeys(approved.sessions, owner))
+
+
+def _read(path: Path) -> tuple[str, _Approved]:
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise ValueError("it is too large")
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    until_s = time.monotonic() + UNUSED_FOR_S
+    unused = dict.fromkeys(map(str, fields["unused"]), until_s)
+    sessions = {str(key): str(directory) for key, directory in fields["sessions"].items()}
+    return str(fields["owner"]), _Approved(unused, sessions)
+
+
+def _bound(entries: dict[str, float] | dict[str, str]) -> None:
+    while len(entries) > MAX_PER_OWNER:
+        del entries[next(iter(entries))]

@@ -1,243 +1,221 @@
 """All outputs of a daemon, as its broker sees them.
 
-A session goes to every output that the daemon was started with, and to the export
-that its settings ask for. What several record-taking outputs have in common as
-committed is acknowledged.
+A session goes to every output that the daemon was started with, and to the export that
+its settings ask for: one output per owner and file format, with the owner's rights. What all
+its record-taking outputs hold is acknowledged to the agent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msmon.daemon.outputs.outlet import Outlet
-from msmon.daemon.outputs.worker import TASK_BYTES, Task
+from msmon.daemon.access.owners import Owner, owner_directory
+from msmon.daemon.outputs.delivery import Delivery, ExportCheck
+from msmon.daemon.outputs.export_roots import ExportRoots
+from msmon.daemon.outputs.output import CheckDone, Output
+from msmon.daemon.outputs.progress import ProgressDirectory
+from msmon.daemon.outputs.rights import Limits, warn_of_missing_rights
+from msmon.daemon.outputs.session import OpenAnswer
 from msmon.errors import MsmonError, SinkError
-from msmon.records.kinds import ActivityKind
-from msmon.sessions import Drops, Gap, MonitorSettings, SessionEnd, SessionInfo
-from msmon.sinks.base import SessionOutput
+from msmon.sessions import Drops, SessionInfo, merged_drops
 from msmon.sinks.catalog import EXPORT_SINKS, sink_class
-from msmon.sinks.exports import resolve_export
+from msmon.sinks.exports import require_absolute
 
-REMEMBERED_SESSIONS = 1000
-"""Ended sessions whose files and drops can still be asked for."""
-
-SessionDone = Callable[["tuple[str, ...] | MsmonError"], None]
-"""Gets the files of a session, or why its export could not be opened; called once."""
+OnCommit = Callable[[str, int], None]
+"""Called from any thread with (session id, sequence number that is safe)."""
 
 
-@dataclass
-class _OpenSession:
-    """What is known of one session across its outputs."""
+@dataclass(frozen=True)
+class OutputsConfig:
+    """What the outputs of a daemon are made of.
 
-    outlets: list[Outlet]
-    files: dict[Outlet, tuple[str, ...]] = field(default_factory=dict)
-    committed: dict[Outlet, int] = field(default_factory=dict)
-    """Record-taking output → last committed sequence number."""
-    awaited: set[Outlet] = field(default_factory=set)
-    error: MsmonError | None = None
+    ``daemon_outputs``: those it was started with. ``state_directory``: None keeps nothing
+    over a restart. ``limits``: of each owner's process.
+    """
+
+    daemon_outputs: tuple[Output, ...] = ()
+    export_roots: tuple[Path, ...] = ()
+    state_directory: Path | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 class Outputs:
     """Facade for the broker's loop. No method blocks, except ``close``.
 
-    ``on_commit(session_id, seq)`` may be called from any thread, also from within ``put_*``:
-    everything up to ``seq`` is safe and can be acknowledged.
+    ``on_commit(session_id, seq)`` may be called from any thread, also from within ``put``:
+    everything up to ``seq`` is safe and can be acknowledged. All that is known of a session
+    stays until ``forget``.
     """
 
-    def __init__(
-        self,
-        daemon_sinks: Sequence[Outlet],
-        export_roots: Sequence[Path],
-        on_commit: Callable[[str, int], None],
-    ) -> None:
-        self._outlets = list(daemon_sinks)
-        self._exports: dict[str, Outlet] = {}
-        self._export_roots = tuple(export_roots)
+    def __init__(self, config: OutputsConfig, on_commit: OnCommit) -> None:
+        self.roots = ExportRoots(config.export_roots)
+        self._config = config
         self._on_commit = on_commit
-        self._lock = threading.RLock()
-        self._sessions: dict[str, _OpenSession] = {}
-        self._ended: dict[str, _OpenSession] = {}
-        for outlet in self._outlets:
-            self._listen_to(outlet)
+        self._lock = threading.Lock()
+        self._outputs = list(config.daemon_outputs)
+        self._exports: dict[tuple[str, Owner], Output] = {}
+        """By the sink's name and the owner."""
+        self._routes: dict[str, tuple[Output, ...]] = {}
+        """Session id → where its messages go."""
+        for output in self._outputs:
+            output.on_safe = self._grown
         for name in EXPORT_SINKS.values():
             with contextlib.suppress(SinkError):  # whoever asks for such an export is told
                 sink_class(name)  # imports it now: later that would hold up the broker
+        warn_of_missing_rights()
 
     @property
     def wants_records(self) -> bool:
         """Whether an output of the daemon itself wants raw records of every session."""
-        return any(outlet.wants_records for outlet in self._outlets)
+        return any(output.wants_records for output in self._outputs)
 
-    def allow_exports(self, roots: Sequence[Path]) -> None:
-        """Replace the directories below which everybody may export, from the next start on."""
-        self._export_roots = tuple(roots)
+    def check_export(
+        self, path: str, export_type: str, owner: Owner, anywhere: bool, done: CheckDone
+    ) -> None:
+        """Find out whether an owner's data can be written to a path.
 
-    def check_export(self, settings: MonitorSettings, caller_uid: int) -> MonitorSettings:
-        """Resolve and check the export directory of a start command.
-
-        Returns the settings with the absolute path and with ``ship_records`` as the outputs
-        need it. Raises UsageError or SinkError, whose text is for the caller.
+        Everything that touches the path happens with the owner's rights, in the owner's
+        process. ``anywhere``: the caller may name any place that the owner can write; otherwise it
+        must lie below an export root. ``done`` gets the directory without links, or the
+        refusal. Raises UsageError for a text that is no path.
         """
-        log_file = settings.log_file
-        if log_file:
-            log_file = str(resolve_export(log_file, caller_uid, self._export_roots))
-        ship = bool(log_file) or self.wants_records
-        return dataclasses.replace(settings, log_file=log_file, ship_records=ship)
+        require_absolute(path)
+        roots = None if anywhere else self.roots.paths
 
-    def open_session(self, session: SessionInfo, done: SessionDone) -> None:
-        """Open a session in its outputs; again for one already open, after a reconnect."""
-        outlets = list(self._outlets)
-        export: Outlet | None = None
+        def checked(answer: str | MsmonError) -> None:
+            if isinstance(answer, str) and not anywhere:
+                try:
+                    self.roots.require(answer)  # what the process says is not believed
+                except MsmonError as error:
+                    answer = error
+            done(answer)
+
+        export = self._export(EXPORT_SINKS[export_type], owner)
+        prepare = partial(self.roots.make_personal, path, owner)
+        export.check(ExportCheck(path, roots), checked, prepare)
+
+    def open_session(
+        self, session: SessionInfo, owner: Owner, done: Callable[[OpenAnswer], None]
+    ) -> None:
+        """Open a session in its outputs; again for one that was closed and has come back.
+
+        ``done`` is called once, from any thread, with its files or why its export can't be
+        opened. Raises SinkError when the kind of export is not installed.
+        """
+        outputs = list(self._outputs)
+        export: Output | None = None
         if session.settings.log_file:
-            export = self._export_outlet(EXPORT_SINKS[session.settings.export_type])
-            outlets.append(export)
-        state = _OpenSession(outlets, awaited=set(outlets))
+            export = self._export(EXPORT_SINKS[session.settings.export_type], owner)
+            outputs.append(export)
         with self._lock:
-            self._ended.pop(session.session_id, None)
-            known = self._sessions.setdefault(session.session_id, state)
-            if known is not state:
-                known.awaited = state.awaited
-            known.committed.update(
-                {item: 0 for item in outlets if item.wants_records and known is state}
-            )
-        if not outlets:
+            self._routes[session.session_id] = tuple(outputs)
+        answers = _Answers(len(outputs), partial(self.files, session.session_id), done)
+        if not outputs:
             done(())
-        for outlet in outlets:
-            opened = partial(self._opened, session.session_id, outlet, outlet is export, done)
-            outlet.open_session(session, opened)
+        for output in outputs:
+            output.open_session(session, owner, answers.export if output is export else answers)
 
-    def put_records(
-        self, session_id: str, seq: int, kind: int, count: int, payload: Sequence[bytes]
-    ) -> None:
-        """Hand over a batch: the frames of ``Batch.to_frames``."""
-        size = TASK_BYTES + sum(map(len, payload))
-        name = ActivityKind(kind).name
-        self._put(
-            Task("write_records", session_id, seq, (kind, list(payload)), size, (name, count))
-        )
-
-    def put_window(
-        self, session_id: str, seq: int, header_fields: Mapping[str, Any], payload: Sequence[bytes]
-    ) -> None:
-        """Hand over a window: its plain fields and the frames of ``Window.to_frames``."""
-        size = TASK_BYTES + sum(map(len, payload))
-        arguments = (dict(header_fields), list(payload))
-        self._put(Task("write_window", session_id, seq, arguments, size))
-
-    def put_gap(self, session_id: str, seq: int, gap: Gap) -> None:
-        """Hand over a gap that was found before the daemon."""
-        self._put(Task("write_gap", session_id, seq, (gap,)))
-
-    def put_note(self, session_id: str, seq: int, key: str, value: str) -> None:
-        """Hand over a fact about the session."""
-        self._put(Task("write_note", session_id, seq, (key, value), TASK_BYTES + len(value)))
-
-    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
-        """End a session; its files are complete once ``seq`` is reported as committed."""
-        self._put(Task("close_session", session_id, seq, (end,)))
+    def put(self, delivery: Delivery) -> None:
+        """Hand a delivery to the outputs of its session."""
         with self._lock:
-            state = self._sessions.pop(session_id, None)
-            if state is None:
-                return
-            self._ended[session_id] = state
-            while len(self._ended) > REMEMBERED_SESSIONS:
-                oldest = next(iter(self._ended))
-                for outlet in self._ended.pop(oldest).outlets:
-                    outlet.forget(oldest)
+            outputs = self._routes.get(delivery.session_id, ())
+        for output in outputs:
+            output.put(delivery)
+        if not any(output.wants_records for output in outputs):
+            self._on_commit(delivery.session_id, delivery.seq)
+
+    def forget(self, session_id: str) -> None:
+        """Release all that is known of a closed session; nothing of it comes again."""
+        with self._lock:
+            outputs = self._routes.pop(session_id, ())
+        for output in outputs:
+            output.forget(session_id)
 
     def drops(self, session_id: str) -> Drops:
         """Records of a session that outputs dropped so far, summed per stage."""
-        total: dict[str, int] = {}
-        for outlet in self._known(session_id).outlets:
-            for stage, count in outlet.drops(session_id).items():
-                total[stage] = total.get(stage, 0) + (count or 0)
-        return dict(total)
+        return merged_drops(*(output.drops(session_id) for output in self._of(session_id)))
 
     def files(self, session_id: str) -> tuple[str, ...]:
         """Absolute paths of the files written for a session."""
-        with self._lock:
-            files = self._known(session_id).files
-            return tuple(path for paths in files.values() for path in paths)
+        return tuple(path for output in self._of(session_id) for path in output.files(session_id))
 
     def status(self) -> list[dict[str, Any]]:
-        """One mapping per output: name, options, queue_bytes, written, drops, problem."""
-        with self._lock:
-            outlets = [*self._outlets, *self._exports.values()]
-        return [outlet.status() for outlet in outlets]
+        """One mapping per output: name, owner, options, queue_bytes, written, drops, problem."""
+        return [output.status() for output in self._all()]
 
     def close(self, timeout_s: float) -> None:
         """Write what is queued, within the time-out for all outputs together."""
         deadline_s = time.monotonic() + timeout_s
+        outputs = self._all()
+        for output in outputs:
+            output.begin_close(deadline_s)
+        for output in outputs:
+            output.join()
+
+    def _all(self) -> list[Output]:
         with self._lock:
-            outlets = [*self._outlets, *self._exports.values()]
-        for outlet in outlets:
-            outlet.close(max(0.0, deadline_s - time.monotonic()))
+            return [*self._outputs, *self._exports.values()]
 
-    def _export_outlet(self, name: str) -> Outlet:
+    def _of(self, session_id: str) -> tuple[Output, ...]:
         with self._lock:
-            if name not in self._exports:
-                outlet = Outlet(sink_class(name), {})
-                self._listen_to(outlet)
-                self._exports[name] = outlet
-            return self._exports[name]
+            return self._routes.get(session_id, ())
 
-    def _listen_to(self, outlet: Outlet) -> None:
-        outlet.on_commit = partial(self._committed, outlet)
-        outlet.on_files = partial(self._files_changed, outlet)
-
-    def _known(self, session_id: str) -> _OpenSession:
+    def _export(self, name: str, owner: Owner) -> Output:
+        """Return the output of one owner and file format. Raises SinkError, UsageError."""
+        found = sink_class(name)
         with self._lock:
-            known = self._sessions.get(session_id) or self._ended.get(session_id)
-            return known or _OpenSession([])
+            if (name, owner) not in self._exports:
+                state, directory = self._config.state_directory, None
+                if state is not None:
+                    directory = owner_directory(state, owner.name)
+                progress = ProgressDirectory(directory, name)
+                limits = self._config.limits
+                output = Output(found, {}, owner=owner, limits=limits, progress=progress)
+                output.on_safe = self._grown
+                self._exports[name, owner] = output
+            return self._exports[name, owner]
 
-    def _put(self, task: Task) -> None:
-        with self._lock:
-            state = self._sessions.get(task.session_id)
-        if state is None:
-            return
-        for outlet in state.outlets:
-            outlet.put(task)
-        if not state.committed:
-            self._on_commit(task.session_id, task.seq)
+    def _grown(self, session_id: str) -> None:
+        """An output holds more of a session than before."""
+        safe = [
+            output.safe_seq(session_id) for output in self._of(session_id) if output.wants_records
+        ]
+        if safe:
+            self._on_commit(session_id, min(safe))
 
-    def _opened(
+
+class _Answers:
+    """Waits until every output of a session has answered its opening. Called from any thread."""
+
+    def __init__(
         self,
-        session_id: str,
-        outlet: Outlet,
-        is_export: bool,
-        done: SessionDone,
-        answer: SessionOutput | Exception,
+        awaited: int,
+        files: Callable[[], tuple[str, ...]],
+        done: Callable[[OpenAnswer], None],
     ) -> None:
-        """Note the answer of one output; tell the broker when the last one has answered."""
+        self._awaited = awaited
+        self._files = files
+        self._done = done
+        self._lock = threading.Lock()
+        self._refusal: MsmonError | None = None
+
+    def __call__(self, answer: OpenAnswer) -> None:
+        """Take the answer of an output of the daemon: its failure is its own affair."""
         with self._lock:
-            state = self._known(session_id)
-            if isinstance(answer, SessionOutput):
-                state.files[outlet] = answer.files
-            elif is_export:
-                state.error = answer if isinstance(answer, MsmonError) else SinkError(str(answer))
-            state.awaited.discard(outlet)
-            finished = not state.awaited
-            result = state.error or self.files(session_id)
+            self._awaited -= 1
+            finished = self._awaited == 0
         if finished:
-            done(result)
+            self._done(self._refusal or self._files())
 
-    def _files_changed(self, outlet: Outlet, session_id: str, paths: tuple[str, ...]) -> None:
-        with self._lock:
-            self._known(session_id).files[outlet] = paths
-
-    def _committed(self, outlet: Outlet, session_id: str, seq: int) -> None:
-        with self._lock:
-            state = self._known(session_id)
-            if outlet not in state.committed:
-                return
-            state.committed[outlet] = max(seq, state.committed[outlet])
-            common = min(state.committed.values())
-        self._on_commit(session_id, common)
+    def export(self, answer: OpenAnswer) -> None:
+        """Take the answer of the export, which whoever started the session hears of."""
+        if isinstance(answer, MsmonError):
+            self._refusal = answer
+        self(answer)

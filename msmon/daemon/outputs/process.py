@@ -1,157 +1,246 @@
-"""A sink in a process of its own: the CPU-heavy file formats, away from the broker's lock.
+"""A process for a sink, as the daemon sees it: started, asked, ended when it hangs.
 
-Started as ``python -m msmon.daemon.outputs.process FD CLASS``. It answers one call at a time
-over an inherited socket, ignores the signals that end its parent, and ends
-when the parent's side closes; what was not committed then is not written.
+Below a root daemon it works with the rights of the user whose data it writes; see
+:mod:`rights <msmon.daemon.outputs.rights>`. The other end is
+:mod:`child <msmon.daemon.outputs.child>`.
 """
 
 from __future__ import annotations
 
-import importlib
-import signal
+import contextlib
+import json
+import logging
+import os
+import pickle
 import socket
+import stat
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from msmon.daemon.outputs.calls import DirectCalls
-from msmon.errors import MsmonError, SinkError, UsageError
-from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.sinks.base import CommitFailed, SessionOutput, Sink
+import msmon
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.outputs.answers import MAX_BYTES, Done, Failed, Keep, Logged, decode
+from msmon.daemon.outputs.child import Beginning
+from msmon.daemon.outputs.delivery import Answer, ExportCheck, Forgetting, Opening, Request
+from msmon.daemon.outputs.hosts import HostEnded
+from msmon.daemon.outputs.rights import Limits, rights_for
+from msmon.errors import MsmonError
+from msmon.sinks.base import Progress, Sink
 
-_CLOSE_TIMEOUT_S = 5.0
+CALL_LIMIT_S = 30.0
+"""A process that does not answer for so long is ended and started anew."""
+
+CHECK_LIMIT_S = 5.0
+START_LIMIT_S = 30.0
+CLOSE_LIMIT_S = 3.0
+_REAP_S = 0.5
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from msmon.daemon.outputs.child import main; main(int(sys.argv[1]))"
+)
+_PASSED_ON = ("PATH", "LANG", "LANGUAGE", "TZ")
+"""Environment of a process that is to become another user; and all of LC_… and LD_…."""
+
+_log = logging.getLogger(__name__)
 
 
-class ProcessCalls:
-    """Calls to a sink in a child process, which is started again when it has died."""
+class ProcessHost:
+    """A sink in a process of its own, with the rights of ``owner``; None: the daemon's own.
 
-    def __init__(self, sink_class: type[Sink], options: dict[str, Any]) -> None:
-        self._class_path = f"{sink_class.__module__}:{sink_class.__qualname__}"
-        self._name = sink_class.NAME
-        self._options = options
-        self._child: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self.generation = 0
-        self._start()
+    The process is started with the first request, and again after it has died. All methods
+    but ``kill`` belong to one thread: when that thread ends, the kernel ends the process.
+    """
 
-    def open_session(self, session: SessionInfo) -> SessionOutput:
-        output: SessionOutput = self._call("open_session", session)
-        return output
-
-    def write_records(self, session_id: str, seq: int, kind: int, payload: list[bytes]) -> None:
-        self._call("write_records", session_id, seq, kind, payload)
-
-    def write_window(
-        self, session_id: str, seq: int, fields: dict[str, Any], payload: list[bytes]
+    def __init__(
+        self,
+        sink_class: type[Sink],
+        options: Mapping[str, Any],
+        owner: Owner | None = None,
+        limits: Limits | None = None,
+        call_limit_s: float = CALL_LIMIT_S,
     ) -> None:
-        self._call("write_window", session_id, seq, fields, payload)
+        self.generation = 0
+        self._name = sink_class.NAME
+        self._class_path = f"{sink_class.__module__}:{sink_class.__qualname__}"
+        self._options = dict(options)
+        self._owner = owner
+        self._limits = limits
+        self._call_limit_s = call_limit_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._unreaped: list[subprocess.Popen[bytes]] = []
+        self._connection: Connection | None = None
+        self._progress: dict[str, Progress] = {}
 
-    def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
-        self._call("write_gap", session_id, seq, gap)
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._connection is not None
 
-    def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
-        self._call("write_note", session_id, seq, key, value)
-
-    def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
-        self._call("close_session", session_id, seq, end)
-
-    def forget_session(self, session_id: str) -> None:
-        self._call("forget_session", session_id)
-
-    def commit(self) -> Mapping[str, tuple[str, ...]] | None:
-        changed: Mapping[str, tuple[str, ...]] | None = self._call("commit")
-        return changed
-
-    def close(self) -> None:
-        """Let the child release everything and wait for its end."""
-        try:
-            self._call("close")
-        finally:
-            self._reap()
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), self._class_path],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        self._connection = Connection(ours.detach())
-        self._connection.send(self._options)
-
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def ready(self) -> None:
+        """Start the process where none is alive. Raises SinkError or UsageError."""
+        if self._child is not None and self._child.poll() is not None:
+            self._end()
         if self._connection is None:
             self._start()
-            self.generation += 1
-            raise SinkError(f"the process of output {self._name} was started again")
-        try:
-            self._connection.send((method, arguments))
-            error, value = self._connection.recv()
-        except (EOFError, OSError) as cause:
-            status = self._reap()
-            raise SinkError(f"the process of output {self._name} ended ({status})") from cause
-        if error is not None:
-            raise error
-        return value
 
-    def _reap(self) -> str:
-        """Close our side and wait for the child. Returns how it ended."""
+    def ask(self, request: Request) -> Answer:
+        """Have the sink carry out a request.
+
+        Raises what the sink raises, and HostEnded when its process ended meanwhile or did
+        not answer in time.
+        """
+        self.ready()
+        if isinstance(request, Opening):
+            self._progress[request.session.session_id] = request.progress
+            # a plain copy goes over; what the sink keeps comes back as messages
+            request = Opening(request.session, Progress(request.progress.value))
+        if isinstance(request, Forgetting):
+            self._progress.pop(request.session_id, None)
+        limit_s = CHECK_LIMIT_S if isinstance(request, ExportCheck) else self._call_limit_s
+        return self._call(request, limit_s)
+
+    def close(self) -> None:
+        """Let the sink release everything, and wait for the end of its process."""
+        try:
+            if self._connection is not None and self._child is not None:
+                self._connection.send_bytes(pickle.dumps(None))
+                self._child.wait(CLOSE_LIMIT_S)
+        except (OSError, subprocess.TimeoutExpired):
+            _log.warning("the process of output %s is ended: it does not close", self._name)
+        finally:
+            self._end()
+
+    def kill(self) -> None:
+        """End the process; the thread that waits for its answer goes on. From any thread."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    # --- the process ----------------------------------------------------------------------
+
+    def _start(self) -> None:
+        rights = rights_for(self._owner) if self._owner is not None else None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # -I: neither the environment nor the working directory says what is imported
+            isolated = ["-I"] if rights is not None else []
+            self._child = subprocess.Popen(
+                [
+                    *(sys.executable, *isolated, "-c", _BOOT),
+                    *(str(theirs.fileno()), json.dumps(_import_path())),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None if rights is None else subprocess.DEVNULL,
+                env=_environment() if rights is not None else None,
+                cwd="/",
+                start_new_session=True,
+            )
+        timeout = struct.pack("@ll", int(self._call_limit_s) + 1, 0)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+        self._connection = Connection(ours.detach())
+        self._progress = {}
+        self.generation += 1
+        beginning = Beginning(self._class_path, self._options, rights, self._limits, os.getpid())
+        try:
+            self._call(beginning, START_LIMIT_S)
+        except Exception:
+            self._end()
+            raise
+
+    def _call(self, message: Request | Beginning, limit_s: float) -> Answer:
+        connection = self._connection
+        assert connection is not None
+        try:
+            connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+            answer = self._await_answer(connection, time.monotonic() + limit_s)
+        except (TimeoutError, BlockingIOError):  # it does not answer, or does not even read
+            self._end()
+            reason = f"did not answer for {limit_s:g} s and was ended"
+            raise HostEnded(f"the process of output {self._name} {reason}", hung=True) from None
+        except ValueError as error:
+            self._end()
+            reason = f"was ended: {error}"
+        except (EOFError, OSError):
+            reason = f"ended ({self._end()})"
+        else:
+            if isinstance(answer, Failed):
+                raise answer.error
+            return answer.answer
+        raise HostEnded(f"the process of output {self._name} {reason}")
+
+    def _await_answer(self, connection: Connection, until_s: float) -> Done | Failed:
+        """Take messages of the process until one is the answer."""
+        while True:
+            if not connection.poll(max(0.0, until_s - time.monotonic())):
+                raise TimeoutError
+            message = decode(connection.recv_bytes(MAX_BYTES))
+            if isinstance(message, Keep):
+                connection.send_bytes(pickle.dumps(self._keep(message)))
+            elif isinstance(message, Logged):
+                _log.log(min(message.level, logging.ERROR), "%s: %s", self._name, message.text)
+            else:
+                return message
+
+    def _keep(self, message: Keep) -> str:
+        """Store a progress; returns what the process is told: nothing, or the problem."""
+        progress = self._progress.get(message.session_id)
+        if progress is None:
+            return "no such session"
+        try:
+            progress.keep(message.value)
+        except MsmonError as error:
+            return error.message
+        return ""
+
+    def _end(self) -> str:
+        """Close the socket and end the process. Returns how it ended."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        if self._child is None:
+        child, self._child = self._child, None
+        if child is None:
             return "not running"
-        try:
-            code = self._child.wait(_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            code = self._child.wait()
-        self._child = None
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        child.kill()
+        self._unreaped = [item for item in (*self._unreaped, child) if item.poll() is None]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(_REAP_S)
+            return f"signal {-code}" if code < 0 else f"exit code {code}"
+        return "it hangs in the kernel"  # and goes when its call returns
 
 
-def load_class(path: str) -> type[Sink]:
-    """Import the sink class "module:Class"."""
-    module, _, name = path.partition(":")
-    sink_class: type[Sink] = getattr(importlib.import_module(module), name)
-    return sink_class
+def _import_path() -> list[str]:
+    """Return where the process may import from: what the daemon uses and only its user changes.
+
+    The daemon may have been started in any directory, with that directory on its path, and
+    imports later than the daemon did would find what somebody has put there since.
+    """
+    package = str(Path(msmon.__file__).parent.parent)
+    return [package, *(entry for entry in sys.path if entry != package and _is_safe(entry))]
 
 
-def serve(connection: Connection, sink_class: type[Sink]) -> None:
-    """Carry out calls until ``close`` or until the other side is gone."""
-    calls = DirectCalls(sink_class(**connection.recv()))
-    while True:
-        try:
-            method, arguments = connection.recv()
-        except (EOFError, ConnectionResetError):
-            return
-        error: Exception | None = None
-        value = None
-        try:
-            value = getattr(calls, method)(*arguments)
-        except (CommitFailed, SinkError, UsageError, ValueError) as failure:
-            error = failure
-        except OSError as failure:
-            error = SinkError(str(failure))
-        except Exception as failure:  # noqa: BLE001 - a sink's bug must reach the daemon as text
-            error = MsmonError(f"{type(failure).__name__}: {failure}")
-        try:
-            connection.send((error, value))
-        except (BrokenPipeError, ConnectionResetError):
-            return
-        if method == "close":
-            return
+def _is_safe(entry: str) -> bool:
+    if not os.path.isabs(entry):
+        return False
+    try:
+        status = os.stat(entry)
+    except OSError:
+        return False
+    mine = status.st_uid in (0, os.geteuid())
+    return mine and not stat.S_IMODE(status.st_mode) & 0o022
 
 
-def main() -> None:
-    """Entry of the child process."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    serve(Connection(int(sys.argv[1])), load_class(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    main()
+def _environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON or name.startswith(("LC_", "LD_"))
+    }

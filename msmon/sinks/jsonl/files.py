@@ -1,16 +1,16 @@
 """The JSONL files of one session: rotation, clean-up, and where an interrupted one goes on.
 
-A hidden file beside them, removed soon after the end, holds up to where they are acknowledged.
-After a crash they are cut back to that length, so that nothing is torn or written
-twice, and the session goes on in a new file.
+The session's progress says how many bytes of which files are committed. After a crash the
+files are cut back to that, so that no line is torn or there twice, and the session goes on
+in a new file. Only files that the progress names are ever cut or removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -19,23 +19,35 @@ from typing import Any
 
 from msmon.errors import SinkError
 from msmon.sessions import SessionInfo
-from msmon.sinks.exports import FILE_MODE, give_to
+from msmon.sinks.base import Progress
+from msmon.sinks.exports import FileIdentity, identity_of, open_file, remove_file
 from msmon.sinks.file_names import create_session_file
 
-STALE_AFTER_S = 24 * 3600.0
-"""Progress files of sessions that never came back are removed after this time."""
+_log = logging.getLogger(__name__)
+
+MAX_NAMED = 16
+"""Files that are told one by one."""
 
 
 @dataclass
-class Progress:
-    """What must survive a crash of the daemon."""
+class Written:
+    """A file, and how much of it is committed."""
 
-    session_id: str
+    length: int
+    device: int
+    inode: int
+
+
+@dataclass
+class Kept:
+    """What must survive a crash of the daemon; the progress holds it as JSON."""
+
+    directory: str
     seq: int = 0
     digits: str = ""
     """Time in the name of the last file."""
-    open: dict[str, int] = field(default_factory=dict)
-    """Files written to since the last commit, and their acknowledged length in bytes."""
+    open: dict[str, Written] = field(default_factory=dict)
+    """Files written to since the last commit, by name."""
     kept: list[str] = field(default_factory=list)
     """Earlier files, oldest first; only when old files are deleted."""
     devices: list[int] = field(default_factory=list)
@@ -44,9 +56,16 @@ class Progress:
     markers: list[str] = field(default_factory=list)
     """Frames of the markers that still wait for their other half, in base 64."""
 
+    @classmethod
+    def from_json(cls, text: bytes) -> Kept:
+        """Read what :meth:`to_json` wrote. Raises ValueError or TypeError."""
+        fields = json.loads(text)
+        fields["open"] = {name: Written(**item) for name, item in fields["open"].items()}
+        return cls(**fields)
 
-MAX_NAMED = 16
-"""Files that are told one by one."""
+    def to_json(self) -> bytes:
+        """Return the text to keep."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
 
 class RotatedFiles:
@@ -56,26 +75,29 @@ class RotatedFiles:
     is then to be made anew.
     """
 
-    def __init__(self, session: SessionInfo, line_limit: int, file_limit: int) -> None:
+    def __init__(
+        self, session: SessionInfo, line_limit: int, file_limit: int, progress: Progress
+    ) -> None:
         self._session = session
         self._line_limit = line_limit
         self._file_limit = file_limit
         self._directory = Path(session.settings.log_file)
-        name = f".msmonitor_{session.process.pid}_{session.session_id}.progress"
-        self._progress_path = self._directory / name.replace("/", "_")
-        self._saved = ""
+        self._progress = progress
         self._descriptor = -1
         self._failure = ""
         self._path = Path()
         self._lines = 0
         self._length = 0
+        self._changed = False
+        """Whether something was written since the last commit."""
         self._made: deque[str] = deque(maxlen=MAX_NAMED)
         """Names of the newest files that exist, oldest first."""
         self._count = 0
-        self.progress = self._resume()
-        self._has_earlier = self.progress.seq > 0
-        if self.progress.ended:
+        self.kept = self._resume()
+        self._has_earlier = self.kept.seq > 0
+        if self.kept.ended:
             self._path = self._directory / self._last_name()
+            self._length = sum(item.length for item in self.kept.open.values())
         else:
             self._open_next()
 
@@ -95,6 +117,11 @@ class RotatedFiles:
         return tuple(str(self._directory / name) for name in names)
 
     @property
+    def changed(self) -> bool:
+        """Whether there is something to commit."""
+        return self._changed
+
+    @property
     def room(self) -> int:
         """Lines that the current file still takes, at least 1: a full one is replaced."""
         if self._descriptor < 0 or self._lines >= self._line_limit:
@@ -104,6 +131,7 @@ class RotatedFiles:
 
     def write(self, text: bytes, line_count: int) -> None:
         """Append whole lines, no more than there is room for."""
+        self._changed = True
         view = memoryview(text)
         with self._failing_for_good():
             while view:
@@ -113,21 +141,22 @@ class RotatedFiles:
         self._length += len(text)
 
     def commit(self, seq: int, ended: bool) -> None:
-        """Acknowledge what has been written, up to message ``seq``; after the last no file is
-        open and no empty one stays behind."""
+        """Keep what has been written as progress, up to message ``seq``.
+
+        After the last one no file is open and no empty one stays behind.
+        """
         if self._failure:
             raise SinkError(self._failure)
-        self.progress.seq, self.progress.ended = seq, ended
-        self.progress.open = {self._path.name: self._length}
-        self._save()
+        self.kept.seq, self.kept.ended = seq, ended
+        if self._descriptor >= 0:
+            identity = identity_of(self._descriptor)
+            self.kept.open = {self._path.name: Written(self._length, *identity)}
+        self._progress.keep(self.kept.to_json())
+        self._changed = False
         if ended and self._descriptor >= 0:
             self.close()
             if self._length == 0:
-                self._path.unlink(missing_ok=True)
-
-    def forget(self) -> None:
-        """Remove the progress file: nothing of this session comes again."""
-        self._progress_path.unlink(missing_ok=True)
+                remove_file(self._path)
 
     def close(self) -> None:
         """Close the current file; the session can be continued."""
@@ -145,89 +174,73 @@ class RotatedFiles:
             raise
 
     def _open_next(self) -> None:
+        """Begin a new file. Its name is kept before it gets data: a crash leaves no stranger."""
         self.close()
         self._delete_oldest()
-        path = create_session_file(self._session, "jsonl", self.progress.digits)
-        self.progress.digits = path.name.split("_")[2]
-        self.progress.ended = False
-        self.progress.open[path.name] = 0
+        path = create_session_file(self._session, "jsonl", self.kept.digits)
+        self._descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
+        self.kept.digits = path.name.split("_")[2]
+        self.kept.ended = False
+        self.kept.open[path.name] = Written(0, *identity_of(self._descriptor))
         if self._file_limit > 0:
-            self.progress.kept.append(path.name)
-        self._save()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self.kept.kept.append(path.name)
+        self._progress.keep(self.kept.to_json())
         self._path, self._lines, self._length = path, 0, 0
         self._made.append(path.name)
         self._count += 1
 
     def _last_name(self) -> str:
         process = self._session.process
-        return f"msmonitor_{process.pid}_{self.progress.digits}_{process.rank}.jsonl"
+        return f"msmonitor_{process.pid}_{self.kept.digits}_{process.rank}.jsonl"
 
     def _delete_oldest(self) -> None:
         """Make room for one more file; only files of this session are ever deleted."""
-        kept = self.progress.kept
+        kept = self.kept.kept
         while self._file_limit > 0 and len(kept) >= self._file_limit:
             name = kept.pop(0)
-            (self._directory / name).unlink(missing_ok=True)
+            remove_file(self._directory / name)
             if name in self._made:
                 self._made.remove(name)
             self._count = max(0, self._count - 1)
 
-    def _resume(self) -> Progress:
-        """Return the progress of this session, with its files cut back to it."""
-        self._remove_stale()
+    def _resume(self) -> Kept:
+        """Return what was kept of this session, with its files cut back to it."""
+        if not self._progress.value:
+            return Kept(str(self._directory))
         try:
-            self._saved = self._progress_path.read_text()
-            progress = Progress(**json.loads(self._saved))
-        except FileNotFoundError:
-            return Progress(self._session.session_id)
-        except (ValueError, TypeError) as error:
+            kept = Kept.from_json(self._progress.value)
+        except (ValueError, TypeError, KeyError) as error:
             raise SinkError(
-                f"{self._progress_path} is damaged: {error}", "remove it and start a new session"
+                f"the progress of session {self._session.session_id} is damaged: {error}",
+                "start a new session",
             ) from error
-        for name, length in progress.open.items():
-            with contextlib.suppress(FileNotFoundError):
-                _cut_back(self._directory / Path(name).name, length)
-        progress.open = {name: length for name, length in progress.open.items() if length}
-        progress.kept = [name for name in progress.kept if (self._directory / name).exists()]
-        return progress
-
-    def _save(self) -> None:
-        """Replace the progress file; nobody else may have done so meanwhile."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._progress_path.read_text() != self._saved:
-                raise SinkError(f"{self._path} is written by another daemon", "stop one of them")
-        text = json.dumps(asdict(self.progress))
-        beside = self._progress_path.with_suffix(".new")
-        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW
-        with open(os.open(beside, flags, FILE_MODE), "w") as file:
-            file.write(text)
-        give_to(beside, self._session.process.uid)
-        os.replace(beside, self._progress_path)
-        self._saved = text
-
-    def _remove_stale(self) -> None:
-        """By the clock of the file system: this machine's own may have been set meanwhile."""
-        others = set(self._directory.glob(".msmonitor_*.progress")) - {self._progress_path}
-        if not others:
-            return
-        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=self._directory) as probe:
-            now_s = os.fstat(probe.fileno()).st_mtime
-            for path in others:
-                with contextlib.suppress(FileNotFoundError):  # another session was faster
-                    if now_s - path.stat().st_mtime > STALE_AFTER_S:
-                        path.unlink()
+        if kept.directory != str(self._directory):  # an output of the daemon that was moved
+            return Kept(str(self._directory))
+        for name, written in kept.open.items():
+            _cut_back(self._directory / name, written)
+        kept.open = {name: item for name, item in kept.open.items() if item.length}
+        return kept
 
 
-def _cut_back(path: Path, length: int) -> None:
-    """Cut a file to its acknowledged length; one without any is removed. Follows no links."""
-    if length == 0:
-        path.unlink()
-        return
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _cut_back(path: Path, written: Written) -> None:
+    """Cut a file to its committed length; one without any is removed.
+
+    What is no longer the file that was written is left alone: somebody put it there.
+    """
     try:
-        if os.fstat(descriptor).st_nlink == 1 and os.fstat(descriptor).st_size > length:
-            os.ftruncate(descriptor, length)
+        descriptor = open_file(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return
+    except SinkError as error:
+        _log.warning("%s; the session goes on in a new file", error.message)
+        return
+    try:
+        if identity_of(descriptor) != FileIdentity(written.device, written.inode):
+            _log.warning("%s is another file now; the session goes on in a new one", path)
+        elif written.length == 0:
+            remove_file(path)
+        elif os.fstat(descriptor).st_size > written.length:
+            os.ftruncate(descriptor, written.length)
     finally:
         os.close(descriptor)
 

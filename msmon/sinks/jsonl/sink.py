@@ -14,7 +14,7 @@ from msmon.records.kinds import INVALID_ID, ActivityKind
 from msmon.records.markers import MarkerPairing
 from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.sinks.base import CommitFailed, SessionOutput
+from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.jsonl.files import RotatedFiles, line
 from msmon.sinks.jsonl.limits import DEFAULT_FILES, DEFAULT_LINES, limits_in_force, usable_files
@@ -27,18 +27,20 @@ GROUP_INFO_KEY = "parallel_group_info"
 class _SessionLines:
     """The lines of one session. Methods raise SinkError or OSError."""
 
-    def __init__(self, session: SessionInfo, line_limit: int, file_limit: int) -> None:
+    def __init__(
+        self, session: SessionInfo, line_limit: int, file_limit: int, progress: Progress
+    ) -> None:
         self._session = session
-        self.files = RotatedFiles(session, line_limit, file_limit)
-        progress = self.files.progress
-        self.seq = progress.seq
+        self.files = RotatedFiles(session, line_limit, file_limit, progress)
+        kept = self.files.kept
+        self.seq = kept.seq
         self.ended = False
         self.told: tuple[str, ...] = (str(self.files.path),)
         """The files that the daemon knows of."""
         self._pairing = MarkerPairing()
-        self._devices = set(progress.devices)
-        if progress.markers:
-            self._pairing.restore(*map(base64.b64decode, progress.markers))
+        self._devices = set(kept.devices)
+        if kept.markers:
+            self._pairing.restore(*map(base64.b64decode, kept.markers))
 
     def write_records(self, seq: int, batch: Batch) -> None:
         if batch.kind == ActivityKind.Marker:
@@ -57,15 +59,15 @@ class _SessionLines:
 
     def note(self, seq: int, key: str, value: str) -> None:
         """Keep a fact for the end of the file."""
-        self.files.progress.notes[key] = value
+        self.files.kept.notes[key] = value
         self.seq = seq
 
     def end(self, seq: int) -> None:
         """Write the closing lines: the group info, and the devices as the very last."""
         self.ended = True
-        if self.files.progress.ended and self.seq == self.files.progress.seq:
+        if self.files.kept.ended and self.seq == self.files.kept.seq:
             return  # told once more after a restart of the daemon
-        notes = self.files.progress.notes
+        notes = self.files.kept.notes
         if GROUP_INFO_KEY in notes:
             self.write_line(seq, {"kind": GROUP_INFO_KEY, "value": notes[GROUP_INFO_KEY]})
         if self._devices:
@@ -75,11 +77,12 @@ class _SessionLines:
         self.seq = seq
 
     def commit(self) -> None:
-        progress = self.files.progress
-        if (self.seq, self.ended) == (progress.seq, progress.ended):
+        """Keep what was written, and what is needed to go on after it."""
+        kept = self.files.kept
+        if not self.files.changed and (self.seq, self.ended) == (kept.seq, kept.ended):
             return
-        progress.devices = sorted(self._devices)
-        progress.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
+        kept.devices = sorted(self._devices)
+        kept.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
         self.files.commit(self.seq, self.ended)
 
     def _write(self, block: LineBlock) -> None:
@@ -104,7 +107,6 @@ class JsonlSink(ExportSink):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._sessions: dict[str, _SessionLines] = {}
-        self._complete: dict[str, RotatedFiles] = {}
 
     @classmethod
     def options_in_force(
@@ -112,8 +114,7 @@ class JsonlSink(ExportSink):
     ) -> dict[str, Any]:
         return {**limits_in_force(environ), **super().options_in_force(options, environ)}
 
-    def open_session(self, session: SessionInfo) -> SessionOutput:
-        self._complete.pop(session.session_id, None)
+    def open_session(self, session: SessionInfo, progress: Progress | None = None) -> SessionOutput:
         interrupted = self._sessions.pop(session.session_id, None)
         if interrupted is not None:
             interrupted.files.close()
@@ -121,7 +122,7 @@ class JsonlSink(ExportSink):
         if placed is None:
             return SessionOutput()
         lines, files = self._limits(session)
-        opened = _SessionLines(placed, lines, files)
+        opened = _SessionLines(placed, lines, files, progress or Progress())
         self._sessions[session.session_id] = opened
         return SessionOutput(opened.told, opened.seq)
 
@@ -164,18 +165,12 @@ class JsonlSink(ExportSink):
             else:
                 if lines.files.written != lines.told:
                     changed[session_id] = lines.files.written
+                    lines.told = lines.files.written
                 if lines.ended:
-                    self._complete[session_id] = self._sessions.pop(session_id).files
+                    del self._sessions[session_id]
         if failed:
-            raise CommitFailed(failed)
-        for session_id in changed.keys() & self._sessions.keys():
-            self._sessions[session_id].told = changed[session_id]
+            raise CommitFailed(failed, changed)
         return changed
-
-    def forget_session(self, session_id: str) -> None:
-        files = self._complete.pop(session_id, None)
-        if files is not None:
-            files.forget()
 
     def close(self) -> None:
         for lines in self._sessions.values():

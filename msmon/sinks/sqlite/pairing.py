@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msmon.sinks.sqlite.collectives import NUMBERS_PER_STEP
-from msmon.sinks.sqlite.file import close_for_good, open_for_writing
+from msmon.sinks.sqlite.file import close_for_good, identity_at, open_for_writing
 
 _COLLECTIVES = """
     SELECT c.rowid, g.value, o.value FROM COMMUNICATION_OP c
@@ -28,11 +28,12 @@ Step = tuple[str, int]
 def set_apart_unpaired(paths: Sequence[Path]) -> int:
     """Move collectives that can't be paired in the files of one job; return how many.
 
-    Does nothing without step markers or with a single file. Raises SinkError or sqlite3.Error.
+    Does nothing without step markers or with a single file. Raises SinkError, OSError or
+    sqlite3.Error.
     """
     if len(paths) < 2:
         return 0
-    files = [open_for_writing(path) for path in paths]
+    files = [open_for_writing(path, identity_at(path)) for path in paths]
     try:
         found = [_rows_by_step(file) for file in files if _has_steps(file)]
         if len(found) < len(files):

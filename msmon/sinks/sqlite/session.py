@@ -7,20 +7,28 @@ and an interrupted session goes on exactly where it was written to.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import json
+import logging
 import sqlite3
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msmon.errors import SinkError
 from msmon.records.batch import Batch, printable
 from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import Progress
+from msmon.sinks.exports import FileIdentity, ReplacedFile, remove_file
 from msmon.sinks.file_names import create_session_file
 from msmon.sinks.sqlite import schema
-from msmon.sinks.sqlite.file import close_for_good, open_for_reading, open_for_writing
+from msmon.sinks.sqlite.file import (
+    AlteredFile,
+    close_for_good,
+    identity_at,
+    open_for_writing,
+)
 from msmon.sinks.sqlite.host_identity import host_uid
 from msmon.sinks.sqlite.insert import Rows, insert
 from msmon.sinks.sqlite.rows import RowBuilder
@@ -31,6 +39,33 @@ END_KEY = "msmon_session_end"
 NO_DEVICE = -1
 
 
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _FileKept:
+    """Which file a session is written to, as its progress holds it."""
+
+    path: Path
+    identity: FileIdentity
+
+    @classmethod
+    def of(cls, progress: Progress) -> _FileKept | None:
+        """Return what was kept; None for a new session. Raises SinkError for damage."""
+        if not progress.value:
+            return None
+        try:
+            fields = json.loads(progress.value)
+            identity = FileIdentity(int(fields["device"]), int(fields["inode"]))
+            return cls(Path(fields["path"]), identity)
+        except (ValueError, TypeError, KeyError) as error:
+            raise SinkError(f"the progress of a session is damaged: {error}") from error
+
+    def to_json(self) -> bytes:
+        """Return the text to keep."""
+        return json.dumps({"path": str(self.path), **self.identity._asdict()}).encode()
+
+
 class SessionDatabase:
     """One file. Methods raise SinkError; the object is then to be closed and made anew.
 
@@ -38,7 +73,7 @@ class SessionDatabase:
     sequence number would otherwise be stored as written.
     """
 
-    def __init__(self, session: SessionInfo) -> None:
+    def __init__(self, session: SessionInfo, progress: Progress) -> None:
         self.session = session
         self._rows = RowBuilder(session)
         self._tables: set[str] = set()
@@ -48,17 +83,45 @@ class SessionDatabase:
         self._failure = ""
         self.written_seq = 0
         self._seq = 0
-        found = find_session(session)
-        self.path = found or create_session_file(session, "db")
+        if not self._continue(progress):
+            self._begin_file(progress)
+
+    def _continue(self, progress: Progress) -> bool:
+        """Go on in the file that the progress names; False where that is no longer there.
+
+        What somebody put in its place is left alone. Raises SinkError when the file can't be
+        written now: to begin a second one for that would split the session.
+        """
+        kept = _FileKept.of(progress)
+        if kept is None or kept.path.parent != Path(self.session.settings.log_file):
+            return False
+        self.path = kept.path
         try:
-            self._open()
+            if identity_at(kept.path) != kept.identity:
+                raise AlteredFile(f"{kept.path} is another file now")
+            self._open(kept.identity)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise SinkError(f"can't read {kept.path}: {error.strerror}") from error
+        except (AlteredFile, ReplacedFile) as error:
+            _log.warning("%s; the session goes on in a new file", error.message)
+            return False
+        return True
+
+    def _begin_file(self, progress: Progress) -> None:
+        """Begin a new file; it is named in the progress before there is data in it."""
+        self.path = create_session_file(self.session, "db")
+        try:
+            identity = identity_at(self.path)
+            progress.keep(_FileKept(self.path, identity).to_json())
+            self._open(identity)
         except BaseException:
-            if found is None:
-                self.path.unlink(missing_ok=True)  # the next attempt makes its own
+            remove_file(self.path)  # the next attempt makes its own
             raise
 
-    def _open(self) -> None:
-        self._connection = open_for_writing(self.path)
+    def _open(self, identity: FileIdentity) -> None:
+        self._connection = open_for_writing(self.path, identity)
         try:
             self._begin()
             if not self._load():
@@ -241,32 +304,3 @@ class SessionDatabase:
         self._state = state
         if not self._ended:
             execute("UPDATE SESSION_TIME_INFO SET endTimeNs = ?", (time.time_ns(),))
-
-
-def find_session(session: SessionInfo) -> Path | None:
-    """Return the file that an earlier daemon began for this session, if any.
-
-    Raises SinkError when a file that may be it can't be read now, say because the output of a
-    killed daemon is just closing it: to begin a second file would split the session.
-    """
-    directory = Path(session.settings.log_file)
-    for path in sorted(directory.glob(f"msmonitor_{session.process.pid}_*.db"), reverse=True):
-        if not path.is_symlink() and _session_in(path) == session.session_id:
-            return path
-    return None
-
-
-def _session_in(path: Path) -> str:
-    """Return the id of the session that a file holds; empty for what is no such file."""
-    try:
-        with contextlib.closing(open_for_reading(path)) as connection:
-            row = connection.execute(
-                "SELECT value FROM META_DATA WHERE name = ?", (SESSION_KEY,)
-            ).fetchone()
-    except sqlite3.OperationalError as error:
-        if "no such table" in str(error) or not os.access(path, os.R_OK):
-            return ""
-        raise SinkError(f"can't read {path}: {error}") from error
-    except sqlite3.Error:  # no database at all
-        return ""
-    return str(row[0]) if row else ""

@@ -11,7 +11,7 @@ from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.sinks.base import CommitFailed, SessionOutput
+from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.sqlite.pairing import set_apart_unpaired
 from msmon.sinks.sqlite.session import SessionDatabase
@@ -38,7 +38,7 @@ class SqliteSink(ExportSink):
         self._ended: dict[str, SessionDatabase] = {}
         self._complete: dict[_Job, list[Path]] = {}
 
-    def open_session(self, session: SessionInfo) -> SessionOutput:
+    def open_session(self, session: SessionInfo, progress: Progress | None = None) -> SessionOutput:
         for group in (self._open, self._ended):
             interrupted = group.pop(session.session_id, None)
             if interrupted is not None:
@@ -46,7 +46,7 @@ class SqliteSink(ExportSink):
         placed = self.placed(session)
         if placed is None:
             return SessionOutput()
-        database = SessionDatabase(placed)
+        database = SessionDatabase(placed, progress or Progress())
         self._open[session.session_id] = database
         return SessionOutput((str(database.path),), database.written_seq)
 
@@ -95,7 +95,7 @@ class SqliteSink(ExportSink):
         del self._complete[job]
         try:
             set_apart_unpaired(paths)
-        except (SinkError, sqlite3.Error) as error:
+        except (SinkError, OSError, sqlite3.Error) as error:
             _log.warning("collectives in %s are left unmatched: %s", database.path.parent, error)
 
     def close(self) -> None:

@@ -14,26 +14,31 @@ from typing import Any
 
 import pytest
 
-from msmon.daemon.outputs.outlet import Outlet
-from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.outputs.delivery import BatchDelivery, Closing, WindowDelivery
+from msmon.daemon.outputs.output import Output
+from msmon.daemon.outputs.outputs import Outputs, OutputsConfig
 from msmon.errors import MsmonError, SinkError, UsageError
-from msmon.sessions import MonitorSettings, SessionEnd
+from msmon.records.batch import Batch
+from msmon.records.window_header import WindowHeader
+from msmon.sessions import SessionEnd
 from msmon.sinks.catalog import describe_sinks, parse_sink_option, sink_class
-from msmon.sinks.exports import create_file, give_to, resolve_export
+from msmon.sinks.exports import create_file, resolve_export
 from msmon.sinks.jsonl.sink import JsonlSink
 from msmon.sinks.log import LogSink
-from msmon.sinks.sqlite.file import open_for_writing
+from msmon.sinks.sqlite.file import identity_at, open_for_writing
 
 END = SessionEnd(9, "stop")
+OWN = Owner(f"uid {os.geteuid()}", os.geteuid())
 
 
 class Broker:
     """What the broker does with outputs: collects acknowledgements and answers."""
 
-    def __init__(self, roots: list[Path], *outlets: Outlet) -> None:
+    def __init__(self, roots: list[Path], *outputs: Output) -> None:
         self.acknowledged: dict[str, int] = {}
         self._changed = threading.Condition()
-        self.outputs = Outputs(outlets, roots, self._commit)
+        self.outputs = Outputs(OutputsConfig(outputs, tuple(roots)), self._commit)
 
     def _commit(self, session_id: str, seq: int) -> None:
         with self._changed:
@@ -47,14 +52,31 @@ class Broker:
     def open(self, session: Any) -> tuple[str, ...] | MsmonError:
         answers: list[tuple[str, ...] | MsmonError] = []
         answered = threading.Event()
-        self.outputs.open_session(session, lambda item: (answers.append(item), answered.set()))
+        self.outputs.open_session(session, OWN, lambda item: (answers.append(item), answered.set()))
         assert answered.wait(10)
+        return answers[0]
+
+    def put(self, batch: Batch, seq: int) -> None:
+        payload = tuple(batch.to_frames())
+        kind = int(batch.kind)
+        self.outputs.put(BatchDelivery("session-0", seq, kind, len(batch), payload))
+
+    def end(self, seq: int) -> None:
+        self.outputs.put(Closing("session-0", seq, END))
+
+    def check(self, path: Path | str, owner: Owner, anywhere: bool) -> str | MsmonError:
+        answers: list[str | MsmonError] = []
+        answered = threading.Event()
+        self.outputs.check_export(
+            str(path), "DB", owner, anywhere, lambda item: (answers.append(item), answered.set())
+        )
+        assert answered.wait(20)
         return answers[0]
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker([tmp_path / "root"], Outlet(LogSink, {"top": 3}))
+    broker = Broker([tmp_path / "root"], Output(LogSink, {"top": 3}))
     yield broker
     broker.outputs.close(5)
 
@@ -66,12 +88,12 @@ def test_an_exported_session_is_acknowledged_when_it_is_in_the_file(
     assert isinstance(answer, tuple)
     (path,) = answer
     batch = kernels(50)
-    broker.outputs.put_records("session-0", 2, int(batch.kind), 50, batch.to_frames())
+    broker.put(batch, 2)
     broker.wait("session-0", 2)
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT count(*) FROM TASK").fetchone() == (50,)
     connection.close()
-    broker.outputs.close_session("session-0", 3, END)
+    broker.end(3)
     broker.wait("session-0", 3)
     assert broker.outputs.files("session-0") == (path,)
     assert broker.outputs.drops("session-0") == {}
@@ -88,8 +110,8 @@ def test_the_files_told_are_those_that_exist(
     )
     assert len(broker.open(rotated)) == 1
     batch = kernels(records)
-    broker.outputs.put_records("session-0", 2, int(batch.kind), records, batch.to_frames())
-    broker.outputs.close_session("session-0", 3, END)
+    broker.put(batch, 2)
+    broker.end(3)
     broker.wait("session-0", 3)
     files = broker.outputs.files("session-0")
     assert len(files) == told
@@ -104,19 +126,19 @@ def test_a_session_without_export_is_acknowledged_at_once(
     broker: Broker, session: Any, tmp_path: Path
 ) -> None:
     assert broker.open(session(tmp_path, log_file="")) == ()
-    fields = {"index": 0, "start_ns": 0, "end_ns": 10**9}
-    broker.outputs.put_window("session-0", 2, fields, (b"", b"", b""))
+    header = WindowHeader(index=0, start_ns=0, end_ns=10**9)
+    broker.outputs.put(WindowDelivery("session-0", 2, header, (b"", b"", b"")))
     assert broker.acknowledged == {"session-0": 2}
 
 
 def test_an_output_of_the_daemon_takes_every_session(
     kernels: Any, session: Any, tmp_path: Path
 ) -> None:
-    broker = Broker([], Outlet(JsonlSink, {"path": str(tmp_path / "all")}))
+    broker = Broker([], Output(JsonlSink, {"path": str(tmp_path / "all")}))
     assert broker.outputs.wants_records
     (path,) = broker.open(session(tmp_path, log_file=""))
     batch = kernels(10)
-    broker.outputs.put_records("session-0", 2, int(batch.kind), 10, batch.to_frames())
+    broker.put(batch, 2)
     broker.wait("session-0", 2)
     assert len(Path(path).read_text().splitlines()) == 10
     broker.outputs.close(5)
@@ -128,75 +150,81 @@ def test_an_export_that_can_not_be_opened_is_the_answer(
     (tmp_path / "file").write_text("")
     answer = broker.open(session(tmp_path / "file" / "below"))
     assert isinstance(answer, SinkError)
-    broker.outputs.close_session("session-0", 2, END)
+    broker.end(2)
     broker.wait("session-0", 2)
 
 
-def test_settings_are_completed_for_an_export(broker: Broker, tmp_path: Path) -> None:
-    settings = MonitorSettings.from_fields({"log_file": str(tmp_path / "a" / ".." / "out")})
-    checked = broker.outputs.check_export(settings, os.geteuid())
-    assert checked.log_file == str(tmp_path / "out")
-    assert checked.ship_records
+def test_an_export_is_checked_in_the_process_that_will_write_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    assert broker.check(tmp_path / "a" / ".." / "out", OWN, True) == str(tmp_path / "out")
     assert not (tmp_path / "out").exists()  # it is made with the first file
-    assert not broker.outputs.check_export(MonitorSettings(), 1234).ship_records
+    refused = broker.check(tmp_path / "out", OWN, False)
+    assert isinstance(refused, UsageError)
+    assert "may not export" in refused.message
+    (tmp_path / "root" / "mine").mkdir(parents=True)
+    mine = tmp_path / "root" / "mine"
+    assert broker.check(mine, OWN, False) == str(mine)
+    with pytest.raises(UsageError, match="not an absolute path"):
+        broker.check("relative", OWN, True)
 
 
 def test_other_users_may_only_export_below_a_root(tmp_path: Path) -> None:
-    root, stranger = tmp_path / "root", os.geteuid() + 1
+    root = tmp_path / "root"
     root.mkdir()
-    assert resolve_export(str(root / "x"), stranger, [root]) == root / "x"
+    assert resolve_export(str(root / "x"), [root]) == root / "x"
     (root / "link").symlink_to(tmp_path)
     for path in (tmp_path / "y", root / ".." / "y", root / "link" / "y", tmp_path / "root2"):
         with pytest.raises(UsageError, match="may not export"):
-            resolve_export(str(path), stranger, [root])
+            resolve_export(str(path), [root])
     with pytest.raises(UsageError, match="--export-root"):
-        resolve_export(str(root), stranger, [])
+        resolve_export(str(root), [])
     assert not (tmp_path / "y").exists()
 
 
 def test_paths_that_can_not_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    uid = os.geteuid()
     with pytest.raises(SinkError, match="is not a directory"):
-        resolve_export(str(tmp_path / "file"), uid, [])
+        resolve_export(str(tmp_path / "file"), None)
     with pytest.raises(UsageError, match="not an absolute path"):
-        resolve_export("relative", uid, [])
+        resolve_export("relative", None)
     with pytest.raises(UsageError, match="not an absolute path"):
-        resolve_export("/tmp/\0", uid, [])
+        resolve_export("/tmp/\0", None)
     with pytest.raises(SinkError, match="can't use"):
-        resolve_export(str(tmp_path / ("n" * 300)), uid, [])
+        resolve_export(str(tmp_path / ("n" * 300)), None)
     odd = tmp_path / "空 格;$(x)\n"
-    assert resolve_export(str(odd), uid, []) == odd
+    assert resolve_export(str(odd), None) == odd
 
 
 def test_no_file_goes_where_a_directory_was_replaced_after_the_check(tmp_path: Path) -> None:
     victim, allowed = tmp_path / "victim", tmp_path / "root" / "mine"
     victim.mkdir()
-    checked = resolve_export(str(allowed / "out"), os.geteuid(), [])
-    assert create_file(checked, "a", -1).read_text() == ""
+    checked = resolve_export(str(allowed / "out"), None)
+    assert create_file(checked, "a").read_text() == ""
     allowed.rename(tmp_path / "former")
     allowed.symlink_to(victim)
     with pytest.raises(SinkError, match=f"{allowed} has been replaced"):
-        create_file(checked, "b", -1)
+        create_file(checked, "b")
     assert not list(victim.iterdir())
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "name").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
-        create_file(tmp_path, "name", -1)
+        create_file(tmp_path, "name")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_sqlite_does_not_write_through_a_directory_that_became_a_link(tmp_path: Path) -> None:
     victim, out = tmp_path / "victim", tmp_path / "out"
     victim.mkdir()
-    path = create_file(out, "x.db", -1)
-    create_file(victim, "x.db", -1)
+    path = create_file(out, "x.db")
+    identity = identity_at(path)
+    create_file(victim, "x.db")
     out.rename(tmp_path / "former")
     out.symlink_to(victim)
     with pytest.raises(SinkError, match="moved or replaced"):
-        open_for_writing(path)
+        open_for_writing(path, identity)
     assert (victim / "x.db").stat().st_size == 0
     assert [file.name for file in victim.iterdir()] == ["x.db"]
 
@@ -207,10 +235,11 @@ def test_without_proc_sqlite_is_refused_and_the_remedy_named(
     def no_proc(path: str) -> list[str]:
         raise FileNotFoundError(path)
 
-    created = create_file(tmp_path, "x.db", -1)
+    created = create_file(tmp_path, "x.db")
+    identity = identity_at(created)
     monkeypatch.setattr("msmon.sinks.exports.os.listdir", no_proc)
     with pytest.raises(SinkError, match="/proc is missing") as refused:
-        open_for_writing(created)
+        open_for_writing(created, identity)
     assert "Jsonl" in refused.value.next_step
 
 
@@ -218,7 +247,7 @@ def test_special_files_are_no_directories(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in ("/dev/null", "/dev/null/x", tmp_path / "fifo", tmp_path / "fifo" / "x"):
         with pytest.raises(SinkError, match=r"not a directory|can't use"):
-            resolve_export(str(path), os.geteuid(), [])
+            resolve_export(str(path), None)
 
 
 def test_sink_options_are_checked() -> None:
@@ -234,7 +263,7 @@ def test_sink_options_are_checked() -> None:
         with pytest.raises(UsageError, match=message):
             parse_sink_option(text)
     with pytest.raises(UsageError, match="needs a directory"):
-        Outlet(*parse_sink_option("jsonl"))
+        Output(*parse_sink_option("jsonl"))
 
 
 def test_built_in_sinks_need_no_package_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,14 +317,3 @@ def test_a_sink_of_another_package_is_found(
     found, options = parse_sink_option("tiny")
     assert (found.NAME, options) == ("tiny", {})
     assert ("tiny", "Counts windows.", ()) in describe_sinks()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_files_of_a_user_without_an_entry_in_the_password_file_belong_to_that_user(
-    tmp_path: Path,
-) -> None:
-    """The job runs in a container, whose users this machine does not know."""
-    path = tmp_path / "export.db"
-    path.touch()
-    give_to(path, 3_000_000)
-    assert path.stat().st_uid == 3_000_000

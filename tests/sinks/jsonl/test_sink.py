@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import Gap, SessionEnd
-from msmon.sinks.base import CommitFailed
+from msmon.sinks.base import CommitFailed, Progress
 from msmon.sinks.file_names import create_session_file
-from msmon.sinks.jsonl.files import STALE_AFTER_S
 from msmon.sinks.jsonl.limits import limits_in_force
 from msmon.sinks.jsonl.sink import JsonlSink
 from msmon.sinks.jsonl.text_columns import Texts, json_text, lines
@@ -47,7 +46,6 @@ def write(sink: JsonlSink, session: Any, *batches: Batch) -> None:
         sink.write_records(session.session_id, seq, batch)
     sink.close_session(session.session_id, len(batches) + 2, END)
     sink.commit()
-    sink.forget_session(session.session_id)
 
 
 def test_kernel_lines_have_the_known_keys_in_alphabetical_order(
@@ -145,21 +143,21 @@ def test_clean_up_deletes_only_files_of_the_session(
 def test_after_a_crash_nothing_is_torn_twice_or_lost(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     first, second = JsonlSink(), JsonlSink()
-    (path,) = first.open_session(session(tmp_path)).files
+    (path,) = first.open_session(session(tmp_path), kept).files
     first.write_records("session-0", 2, kernels(10, seed=1))
     first.commit()
     first.write_records("session-0", 3, kernels(10, seed=2))
     with open(path, "a") as torn:
         torn.write('{"correlationId":')
     first.close()
-    resumed = second.open_session(session(tmp_path))
+    resumed = second.open_session(session(tmp_path), kept)
     assert resumed.written_seq == 2
     assert resumed.files != (path,)
     second.write_records("session-0", 3, kernels(10, seed=2))
     second.close_session("session-0", 4, END)
     second.commit()
-    second.forget_session("session-0")
     expected = [*kernels(10, seed=1).records["start_ns"], *kernels(10, seed=2).records["start_ns"]]
     assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
@@ -168,16 +166,16 @@ def test_after_a_crash_nothing_is_torn_twice_or_lost(
 def test_an_end_that_the_daemon_forgot_in_a_crash_can_be_told_again(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     first, second = JsonlSink(), JsonlSink()
-    first.open_session(session(tmp_path))
+    first.open_session(session(tmp_path), kept)
     first.write_records("session-0", 2, kernels(10))
     first.close_session("session-0", 3, END)
     first.commit()
     before = read(tmp_path)
-    assert second.open_session(session(tmp_path)).written_seq == 3
+    assert second.open_session(session(tmp_path), kept).written_seq == 3
     second.close_session("session-0", 3, END)
     second.commit()
-    second.forget_session("session-0")
     assert read(tmp_path) == before
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
 
@@ -185,17 +183,17 @@ def test_an_end_that_the_daemon_forgot_in_a_crash_can_be_told_again(
 def test_a_lost_session_that_comes_back_goes_on_in_a_new_file(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     sink = JsonlSink()
-    sink.open_session(session(tmp_path))
+    sink.open_session(session(tmp_path), kept)
     sink.write_records("session-0", 2, kernels(10, seed=1))
     sink.commit()
     sink.close_session("session-0", 2, SessionEnd(END.end_ns, "lost"))
     sink.commit()
-    assert sink.open_session(session(tmp_path)).written_seq == 2
+    assert sink.open_session(session(tmp_path), kept).written_seq == 2
     sink.write_records("session-0", 3, kernels(10, seed=2))
     sink.close_session("session-0", 4, END)
     sink.commit()
-    sink.forget_session("session-0")
     kinds = [item["kind"] for item in read(tmp_path)]
     assert kinds == [*["Kernel"] * 10, "rank_device_map"] * 2
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
@@ -211,8 +209,9 @@ def test_a_clock_set_back_costs_no_time(tmp_path: Path, session: Callable[..., A
 def test_a_write_that_fails_half_way_is_undone_and_repeated(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     sink = JsonlSink()
-    sink.open_session(session(tmp_path))
+    sink.open_session(session(tmp_path), kept)
     sink.write_records("session-0", 2, kernels(50, seed=1))
     sink.commit()
     sink.write_records("session-0", 3, kernels(10, seed=3))
@@ -225,7 +224,7 @@ def test_a_write_that_fails_half_way_is_undone_and_repeated(
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
     with pytest.raises(CommitFailed):
         sink.commit()  # for other sessions: of this one a part of a message is written
-    assert sink.open_session(session(tmp_path)).written_seq == 2
+    assert sink.open_session(session(tmp_path), kept).written_seq == 2
     sink.write_records("session-0", 3, kernels(500, seed=2))
     sink.close_session("session-0", 4, END)
     sink.commit()
@@ -236,31 +235,40 @@ def test_a_write_that_fails_half_way_is_undone_and_repeated(
 def test_a_link_in_the_place_of_a_file_is_not_followed(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     precious = tmp_path / "precious"
     precious.write_text("x" * 100_000)
     first, second = JsonlSink(), JsonlSink()
-    (path,) = first.open_session(session(tmp_path / "out")).files
+    (path,) = first.open_session(session(tmp_path / "out"), kept).files
     first.write_records("session-0", 2, kernels(10))
     first.commit()
     first.close()
     Path(path).unlink()
     Path(path).symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic links"):
-        second.open_session(session(tmp_path / "out"))
-    assert precious.stat().st_size == 100_000
+    second.open_session(session(tmp_path / "out"), kept)
+    second.write_records("session-0", 3, kernels(5))
+    second.close_session("session-0", 4, END)
+    second.commit()
+    assert precious.read_text() == "x" * 100_000
+    assert Path(path).is_symlink()  # it is not ours any more
+    (new,) = (item for item in (tmp_path / "out").iterdir() if not item.is_symlink())
+    assert len(new.read_text().splitlines()) == 6
 
 
-def test_two_daemons_on_one_session_are_noticed(
+def test_what_lies_at_the_name_of_a_file_is_left_alone_unless_it_is_that_file(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept, other = Progress(), tmp_path / "other"
     first, second = JsonlSink(), JsonlSink()
-    first.open_session(session(tmp_path))
-    second.open_session(session(tmp_path))
+    (path,) = first.open_session(session(tmp_path / "out"), kept).files
     first.write_records("session-0", 2, kernels(10))
-    with pytest.raises(CommitFailed, match="another daemon"):
-        first.commit()
+    first.commit()
     first.close()
+    other.write_text("x" * 100_000)
+    other.rename(path)
+    second.open_session(session(tmp_path / "out"), kept)
     second.close()
+    assert Path(path).stat().st_size == 100_000
 
 
 def test_a_session_without_records_leaves_no_file(
@@ -268,18 +276,6 @@ def test_a_session_without_records_leaves_no_file(
 ) -> None:
     write(JsonlSink(), session(tmp_path))
     assert os.listdir(tmp_path) == []
-
-
-def test_only_the_progress_of_sessions_that_never_came_back_is_removed(
-    tmp_path: Path, session: Callable[..., Any]
-) -> None:
-    forgotten, recent = tmp_path / ".msmonitor_1_a.progress", tmp_path / ".msmonitor_2_b.progress"
-    for path in (forgotten, recent):
-        path.touch()
-    old_s = recent.stat().st_mtime - 1.5 * STALE_AFTER_S
-    os.utime(forgotten, (old_s, old_s))
-    write(JsonlSink(), session(tmp_path))
-    assert os.listdir(tmp_path) == [recent.name]
 
 
 def test_group_info_and_gaps(tmp_path: Path, session: Callable[..., Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from msmon.daemon.outputs.progress import ProgressDirectory
 from msmon.sinks.sqlite import file as sqlite_file
 from msmon.sinks.sqlite.sink import SqliteSink
 
@@ -96,7 +97,7 @@ def test_without_shared_memory_a_rollback_journal_serves(
     wal, rollback, _ = sqlite_file.MODES
     no_maps = sqlite_file.FileMode("unix-none", wal.journal_mode, "")
     monkeypatch.setattr(sqlite_file, "MODES", (no_maps, rollback))
-    connection = sqlite_file.open_for_writing(path)
+    connection = sqlite_file.open_for_writing(path, sqlite_file.identity_at(path))
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     connection.close()
     assert "shared memory" in caplog.text
@@ -107,10 +108,12 @@ import importlib.util, pathlib, sys
 spec = importlib.util.spec_from_file_location("shared", sys.argv[1])
 shared = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(shared)
+from msmon.daemon.outputs.progress import ProgressDirectory
 from msmon.sinks.sqlite.sink import SqliteSink
 sink = SqliteSink()
 session = shared.make_session(pathlib.Path(sys.argv[2]))
-sink.open_session(session)
+kept = ProgressDirectory(pathlib.Path(sys.argv[3]), "sqlite")
+sink.open_session(session, kept.of(session.session_id))
 for seq in range(2, 100_000):
     sink.write_records(session.session_id, seq, shared.make_kernels(200, seq))
     sink.commit()
@@ -121,7 +124,14 @@ for seq in range(2, 100_000):
 def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path, session: Callable[..., Any]) -> None:
     shared = Path(__file__).parents[2] / "fixtures" / "sink_input.py"
     writer = subprocess.Popen(
-        [sys.executable, "-c", _WRITE_UNTIL_KILLED, str(shared), str(tmp_path)],
+        [
+            sys.executable,
+            "-c",
+            _WRITE_UNTIL_KILLED,
+            str(shared),
+            str(tmp_path),
+            str(tmp_path / "state"),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -132,7 +142,8 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path, session: Callable[.
     writer.stdout.close()
     writer.wait()
     sink = SqliteSink()
-    opened = sink.open_session(session(tmp_path))
+    kept = ProgressDirectory(tmp_path / "state", "sqlite")
+    opened = sink.open_session(session(tmp_path), kept.of("session-0"))
     sink.close()
     assert opened.written_seq >= committed
     path = opened.files[0]

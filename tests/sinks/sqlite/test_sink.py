@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.sessions import Gap, SessionEnd, SessionInfo
-from msmon.sinks.base import CommitFailed
+from msmon.sinks.base import CommitFailed, Progress
+from msmon.sinks.exports import FileIdentity
 from msmon.sinks.sqlite import session as sqlite_session
 from msmon.sinks.sqlite.sink import SqliteSink
 
@@ -178,14 +180,15 @@ def test_record_tables_come_with_their_first_row_and_names_at_once(
 def test_a_session_goes_on_in_its_file_where_it_was_committed(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     first, second = SqliteSink(), SqliteSink()
     batches = [kernels(100, seed) for seed in range(3)]
-    opened = first.open_session(session(tmp_path))
+    opened = first.open_session(session(tmp_path), kept)
     first.write_records("session-0", 2, batches[0])
     first.commit()
     first.write_records("session-0", 3, batches[1])
     first.close()  # as a crash: batch 3 was not committed
-    resumed = second.open_session(session(tmp_path))
+    resumed = second.open_session(session(tmp_path), kept)
     assert (resumed.files, resumed.written_seq) == (opened.files, 2)
     for seq, later in enumerate(batches[1:], 3):
         second.write_records("session-0", seq, later)
@@ -205,19 +208,21 @@ def test_a_file_that_can_not_be_read_now_is_not_replaced_by_a_second_one(
     session: Callable[..., SessionInfo],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(path: Path) -> sqlite3.Connection:
-        raise sqlite3.OperationalError("unable to open database file")
+    kept = Progress()
+
+    def fail(path: Path) -> FileIdentity:
+        raise OSError(errno.EIO, "unable to open database file")
 
     first, second = SqliteSink(), SqliteSink()
-    (path,) = first.open_session(session(tmp_path)).files
+    (path,) = first.open_session(session(tmp_path), kept).files
     first.write_records("session-0", 2, kernels(10))
     first.commit()
     first.close()
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_session, "open_for_reading", fail)
+        patch.setattr(sqlite_session, "identity_at", fail)
         with pytest.raises(SinkError, match="unable to open"):
-            second.open_session(session(tmp_path))
-    resumed = second.open_session(session(tmp_path))
+            second.open_session(session(tmp_path), kept)
+    resumed = second.open_session(session(tmp_path), kept)
     assert (resumed.files, resumed.written_seq) == ((path,), 2)
     second.close()
 
@@ -225,7 +230,7 @@ def test_a_file_that_can_not_be_read_now_is_not_replaced_by_a_second_one(
 def test_a_file_that_can_not_be_begun_is_removed_again(
     tmp_path: Path, session: Callable[..., SessionInfo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: Path) -> sqlite3.Connection:
+    def fail(path: Path, identity: FileIdentity) -> sqlite3.Connection:
         raise SinkError("database or disk is full")
 
     monkeypatch.setattr(sqlite_session, "open_for_writing", fail)
@@ -237,18 +242,20 @@ def test_a_file_that_can_not_be_begun_is_removed_again(
 def test_a_range_open_at_a_restart_is_completed_after_it(
     tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
+
     def marker(flag: int, time_ns: int, name: str) -> Batch:
         row = {"flag": flag, "source_kind": SourceKind.HOST, "timestamp_ns": time_ns, "id": 1}
         return batch(ActivityKind.Marker, [{**row, "name": name}])
 
     first, second = SqliteSink(), SqliteSink()
-    (path,) = first.open_session(session(tmp_path)).files
+    (path,) = first.open_session(session(tmp_path), kept).files
     first.write_records("session-0", 2, marker(MarkerFlag.START, 10, "step 5"))
     first.commit()
     first.close()
     unpaired = "SELECT value FROM MSMON_STATE WHERE name = 'unpaired_markers'"
     assert query(path, unpaired) == [(1,)]
-    second.open_session(session(tmp_path))
+    second.open_session(session(tmp_path), kept)
     second.write_records("session-0", 3, marker(MarkerFlag.END, 90, ""))
     second.commit()
     second.close()
@@ -259,9 +266,10 @@ def test_a_range_open_at_a_restart_is_completed_after_it(
 def test_two_daemons_on_one_file_are_noticed(
     tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
+    kept = Progress()
     first, second = SqliteSink(), SqliteSink()
-    first.open_session(session(tmp_path))
-    second.open_session(session(tmp_path))
+    first.open_session(session(tmp_path), kept)
+    second.open_session(session(tmp_path), kept)
     second.write_records("session-0", 2, kernels(10))
     second.commit()
     first.write_records("session-0", 2, kernels(10))
@@ -274,7 +282,8 @@ def test_two_daemons_on_one_file_are_noticed(
 def test_a_reader_costs_nothing_and_a_writer_only_delays(
     sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
-    (path,) = sink.open_session(session(tmp_path)).files
+    kept = Progress()
+    (path,) = sink.open_session(session(tmp_path), kept).files
     viewer = sqlite3.connect(path, isolation_level=None)
     viewer.execute("BEGIN")
     viewer.execute("SELECT count(*) FROM META_DATA").fetchall()
@@ -286,7 +295,7 @@ def test_a_reader_costs_nothing_and_a_writer_only_delays(
         sink.write_records("session-0", 3, kernels(10))
     viewer.execute("COMMIT")
     viewer.close()
-    assert sink.open_session(session(tmp_path)).written_seq == 2
+    assert sink.open_session(session(tmp_path), kept).written_seq == 2
     sink.write_records("session-0", 3, kernels(10))
     sink.commit()
     assert query(path, "SELECT count(*) FROM TASK") == [(20,)]
@@ -295,13 +304,14 @@ def test_a_reader_costs_nothing_and_a_writer_only_delays(
 def test_a_full_disk_rolls_back_and_recovers(
     sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
-    (path,) = sink.open_session(session(tmp_path)).files
+    kept = Progress()
+    (path,) = sink.open_session(session(tmp_path), kept).files
     connection = sink._open["session-0"]._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(SinkError, match="full"):
         sink.write_records("session-0", 2, kernels(20_000))
-    assert sink.open_session(session(tmp_path)).written_seq == 0
+    assert sink.open_session(session(tmp_path), kept).written_seq == 0
     sink.write_records("session-0", 2, kernels(20_000))
     sink.commit()
     assert query(path, "SELECT count(*) FROM TASK") == [(20_000,)]
@@ -310,7 +320,8 @@ def test_a_full_disk_rolls_back_and_recovers(
 def test_a_commit_for_others_does_not_take_rolled_back_rows_for_written(
     sink: SqliteSink, tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
 ) -> None:
-    (path,) = sink.open_session(session(tmp_path)).files
+    kept = Progress()
+    (path,) = sink.open_session(session(tmp_path), kept).files
     connection = sink._open["session-0"]._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 20}")
@@ -320,7 +331,7 @@ def test_a_commit_for_others_does_not_take_rolled_back_rows_for_written(
     connection.execute(f"PRAGMA max_page_count = {1 << 30}")
     with pytest.raises(CommitFailed):
         sink.commit()
-    assert sink.open_session(session(tmp_path)).written_seq == 0
+    assert sink.open_session(session(tmp_path), kept).written_seq == 0
     sink.write_records("session-0", 2, kernels(100))
     sink.commit()
     assert query(path, "SELECT count(*) FROM TASK") == [(100,)]

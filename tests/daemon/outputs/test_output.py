@@ -12,10 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from msmon.daemon.outputs.outlet import Outlet
-from msmon.daemon.outputs.worker import Task
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.outputs.delivery import BatchDelivery, Closing
+from msmon.daemon.outputs.output import Output
+from msmon.daemon.outputs.session import OpenAnswer
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.sqlite.sink import SqliteSink
@@ -69,13 +72,16 @@ class RecordingSink(Sink):
 
 
 class Acknowledgements:
-    """Collects ``on_commit`` calls; ``wait(seq)`` returns once ``seq`` was acknowledged."""
+    """Follows what an output calls safe; ``wait(seq)`` returns once it has reached ``seq``."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.last = 0
 
-    def __call__(self, session_id: str, seq: int) -> None:
+    def follow(self, output: Output) -> None:
+        output.on_safe = lambda session_id: self._take(output.safe_seq(session_id))
+
+    def _take(self, seq: int) -> None:
         with self._changed:
             self.last = max(self.last, seq)
             self._changed.notify_all()
@@ -91,49 +97,51 @@ def acknowledged() -> Acknowledgements:
 
 
 @pytest.fixture
-def outlet(acknowledged: Acknowledgements) -> Iterator[Outlet]:
-    outlet = Outlet(RecordingSink, {}, queue_bytes=100_000)
-    outlet.on_commit = acknowledged
-    yield outlet
+def output(acknowledged: Acknowledgements) -> Iterator[Output]:
+    output = Output(RecordingSink, {}, queue_bytes=100_000)
+    acknowledged.follow(output)
+    yield output
     RecordingSink.instance.gate.set()
-    outlet.close(5)
+    output.close(5)
 
 
-def records_task(batch: Batch, seq: int, session_id: str = "session-0") -> Task:
-    payload = list(batch.to_frames())
-    size = sum(map(len, payload))
-    arguments = (int(batch.kind), payload)
-    return Task("write_records", session_id, seq, arguments, size, (batch.kind.name, len(batch)))
+def records(batch: Batch, seq: int, session_id: str = "session-0") -> BatchDelivery:
+    payload = tuple(batch.to_frames())
+    return BatchDelivery(session_id, seq, int(batch.kind), len(batch), payload)
 
 
-def open_session(outlet: Outlet, session: SessionInfo) -> SessionOutput | Exception:
-    answers: list[SessionOutput | Exception] = []
+def closing(seq: int, session_id: str = "session-0") -> Closing:
+    return Closing(session_id, seq, END)
+
+
+def open_session(output: Output, session: SessionInfo) -> OpenAnswer:
+    answers: list[OpenAnswer] = []
     answered = threading.Event()
 
-    def done(answer: SessionOutput | Exception) -> None:
+    def done(answer: OpenAnswer) -> None:
         answers.append(answer)
         answered.set()
 
-    outlet.open_session(session, done)
+    output.open_session(session, Owner("uid 0", 0), done)
     assert answered.wait(10)
     return answers[0]
 
 
 def test_batches_are_committed_and_acknowledged(
-    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+    output: Output, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
-    assert open_session(outlet, session(tmp_path)) == SessionOutput(("/file",))
-    outlet.put(records_task(kernels(5), 2))
-    outlet.put(Task("close_session", "session-0", 3, (END,)))
+    assert open_session(output, session(tmp_path)) == ("/file",)
+    output.put(records(kernels(5), 2))
+    output.put(closing(3))
     acknowledged.wait(3)
     assert RecordingSink.instance.committed == [(2, 5), END]
-    assert outlet.status()["written"] == {"Kernel": 5}
-    assert outlet.status()["queue_bytes"] == 0
+    assert output.status()["written"] == {"Kernel": 5}
+    assert output.status()["queue_bytes"] == 0
 
 
 @pytest.mark.parametrize("method", ["write_records", "commit", "open_session"])
 def test_a_failing_output_is_tried_again_and_loses_nothing(
-    outlet: Outlet,
+    output: Output,
     acknowledged: Acknowledgements,
     kernels: Any,
     session: Any,
@@ -141,29 +149,29 @@ def test_a_failing_output_is_tried_again_and_loses_nothing(
     method: str,
 ) -> None:
     RecordingSink.instance.failures = {method: 2}
-    answer = open_session(outlet, session(tmp_path))
-    assert isinstance(answer, SinkError if method == "open_session" else SessionOutput)
+    answer = open_session(output, session(tmp_path))
+    assert isinstance(answer, SinkError if method == "open_session" else tuple)
     for seq in range(2, 6):
-        outlet.put(records_task(kernels(seq), seq))
+        output.put(records(kernels(seq), seq))
     acknowledged.wait(5)
     assert RecordingSink.instance.committed == [(2, 2), (3, 3), (4, 4), (5, 5)]
-    assert outlet.status()["problem"] == ""
-    assert outlet.drops("session-0") == {}
+    assert output.status()["problem"] == ""
+    assert output.drops("session-0") == {}
 
 
 def test_a_full_queue_drops_counts_and_writes_a_gap(
-    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+    output: Output, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
-    open_session(outlet, session(tmp_path))
+    open_session(output, session(tmp_path))
     RecordingSink.instance.gate.clear()
     for seq in range(2, 12):
-        outlet.put(records_task(kernels(500), seq))
+        output.put(records(kernels(500), seq))
     RecordingSink.instance.gate.set()
-    outlet.put(Task("close_session", "session-0", 12, (END,)))
+    output.put(closing(12))
     acknowledged.wait(12)
     written = [item for item in RecordingSink.instance.committed if isinstance(item, tuple)]
     gaps = [item for item in RecordingSink.instance.committed if isinstance(item, Gap)]
-    dropped = outlet.drops("session-0")["sink"]
+    dropped = output.drops("session-0")["sink"]
     assert dropped is not None
     assert dropped > 0
     assert 500 * len(written) + dropped == 5000
@@ -172,25 +180,25 @@ def test_a_full_queue_drops_counts_and_writes_a_gap(
 
 
 def test_a_session_that_was_given_up_and_comes_back_goes_on(
-    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+    output: Output, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
     RecordingSink.instance.failures = {"commit": 1}
-    open_session(outlet, session(tmp_path))
-    outlet.put(records_task(kernels(2), 2))
-    outlet.put(Task("close_session", "session-0", 2, (END,)))
-    open_session(outlet, session(tmp_path))
-    outlet.put(records_task(kernels(3), 3))
+    open_session(output, session(tmp_path))
+    output.put(records(kernels(2), 2))
+    output.put(closing(2))
+    open_session(output, session(tmp_path))
+    output.put(records(kernels(3), 3))
     acknowledged.wait(3)
     assert RecordingSink.instance.committed == [(2, 2), END, (3, 3)]
 
 
 def test_messages_lost_with_an_earlier_daemon_leave_a_gap(
-    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+    output: Output, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
     RecordingSink.instance.written_seq = 5
-    open_session(outlet, session(tmp_path))
+    open_session(output, session(tmp_path))
     for seq in (5, 6, 9):
-        outlet.put(records_task(kernels(seq), seq))
+        output.put(records(kernels(seq), seq))
     acknowledged.wait(9)
     first, gap, last = RecordingSink.instance.committed
     assert (first, last) == ((6, 6), (9, 9))
@@ -198,49 +206,49 @@ def test_messages_lost_with_an_earlier_daemon_leave_a_gap(
 
 
 def test_frames_that_do_not_fit_cost_one_batch(
-    outlet: Outlet, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+    output: Output, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
-    open_session(outlet, session(tmp_path))
-    damaged = Task("write_records", "session-0", 2, (2, [b"abc", b""]), 3, ("Kernel", 7))
-    outlet.put(damaged)
-    outlet.put(records_task(kernels(4), 3))
+    open_session(output, session(tmp_path))
+    damaged = BatchDelivery("session-0", 2, int(ActivityKind.Kernel), 7, (b"abc", b""))
+    output.put(damaged)
+    output.put(records(kernels(4), 3))
     acknowledged.wait(3)
-    assert outlet.drops("session-0") == {"decode": 7}
+    assert output.drops("session-0") == {"decode": 7}
     gap, batch = RecordingSink.instance.committed
     assert (gap.stage, batch) == ("decode", (3, 4))
 
 
 def test_what_can_not_be_written_by_the_end_is_counted(
-    outlet: Outlet, kernels: Any, session: Any, tmp_path: Path
+    output: Output, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
-    open_session(outlet, session(tmp_path))
+    open_session(output, session(tmp_path))
     RecordingSink.instance.failures = {"commit": 1000}
-    outlet.put(records_task(kernels(4), 2))
+    output.put(records(kernels(4), 2))
     started = time.monotonic()
-    outlet.close(0.5)
+    output.close(0.5)
     assert time.monotonic() - started < 5
-    assert outlet.drops("session-0") == {"disk": 4}
+    assert output.drops("session-0") == {"disk": 4}
 
 
 def test_a_sink_process_that_is_killed_is_replaced(
     acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
 ) -> None:
-    outlet = Outlet(SqliteSink, {})
-    outlet.on_commit = acknowledged
-    opened = open_session(outlet, session(tmp_path))
-    assert isinstance(opened, SessionOutput)
-    outlet.put(records_task(kernels(100), 2))
+    output = Output(SqliteSink, {})
+    acknowledged.follow(output)
+    opened = open_session(output, session(tmp_path))
+    assert isinstance(opened, tuple)
+    output.put(records(kernels(100), 2))
     acknowledged.wait(2)
     (child,) = (
         process
         for process in psutil.Process().children()
-        if "msmon.daemon.outputs.process" in process.cmdline()
+        if "msmon.daemon.outputs.child" in " ".join(process.cmdline())
     )
     child.kill()
-    outlet.put(records_task(kernels(100), 3))
-    outlet.put(Task("close_session", "session-0", 4, (END,)))
+    output.put(records(kernels(100), 3))
+    output.put(closing(4))
     acknowledged.wait(4)
-    outlet.close(5)
-    connection = sqlite3.connect(opened.files[0])
+    output.close(5)
+    connection = sqlite3.connect(opened[0])
     assert connection.execute("SELECT count(*) FROM TASK").fetchone() == (200,)
     connection.close()

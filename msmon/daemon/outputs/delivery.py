@@ -1,0 +1,204 @@
+"""Deliveries: what an output is given, one small object for each event of a session.
+
+Each knows how it is applied to a sink. That happens where the sink lives, in a thread of the
+daemon or in a process of its own, so deliveries hold frames as they came over the wire;
+they are decoded only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
+from msmon.records.window_header import WindowHeader
+from msmon.records.windows import Window
+from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sinks.base import CommitFailed, Progress, ResumableSink, SessionOutput, Sink
+from msmon.sinks.exports import resolve_export
+
+BASE_BYTES = 256
+"""What a delivery without payload counts as in a queue."""
+
+
+@dataclass(frozen=True)
+class _InSession:
+    """What all deliveries of a session have in common."""
+
+    session_id: str
+    seq: int
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts as in a queue."""
+        return BASE_BYTES
+
+
+@dataclass(frozen=True)
+class BatchDelivery(_InSession):
+    """A batch of records of one kind. ``payload``: the frames of ``Batch.to_frames``."""
+
+    kind: int
+    count: int
+    payload: tuple[bytes, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts as in a queue."""
+        return BASE_BYTES + sum(map(len, self.payload))
+
+    def apply(self, sink: Sink) -> None:
+        """Decode and write. Raises ValueError for frames that don't fit."""
+        records, strings = self.payload
+        batch = Batch.from_frames(ActivityKind(self.kind), records, strings)
+        sink.write_records(self.session_id, self.seq, batch)
+
+
+@dataclass(frozen=True)
+class WindowDelivery(_InSession):
+    """A window of statistics. ``payload``: the frames of ``Window.to_frames``."""
+
+    header: WindowHeader
+    payload: tuple[bytes, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts as in a queue."""
+        return BASE_BYTES + sum(map(len, self.payload))
+
+    def apply(self, sink: Sink) -> None:
+        """Decode and write. Raises ValueError for frames that don't fit."""
+        operators, buckets, names = Window.columns_from_frames(*self.payload)
+        window = Window(
+            **self.header.header_fields(), operators=operators, buckets=buckets, names=names
+        )
+        sink.write_window(self.session_id, self.seq, window)
+
+
+@dataclass(frozen=True)
+class GapDelivery(_InSession):
+    """Records were lost. ``found_here``: by this output, so no earlier daemon wrote it."""
+
+    gap: Gap
+    found_here: bool = False
+
+    def apply(self, sink: Sink) -> None:
+        """Write the gap."""
+        sink.write_gap(self.session_id, self.seq, self.gap)
+
+
+@dataclass(frozen=True)
+class NoteDelivery(_InSession):
+    """A fact about the session."""
+
+    key: str
+    value: str
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts as in a queue."""
+        return BASE_BYTES + len(self.value)
+
+    def apply(self, sink: Sink) -> None:
+        """Write the note."""
+        sink.write_note(self.session_id, self.seq, self.key, self.value)
+
+
+@dataclass(frozen=True)
+class Closing(_InSession):
+    """The end of a session."""
+
+    end: SessionEnd
+
+    def apply(self, sink: Sink) -> None:
+        """Close the session."""
+        sink.close_session(self.session_id, self.seq, self.end)
+
+
+@dataclass(frozen=True)
+class Skipped(_InSession):
+    """In the place of what the sink does not want, or what was dropped and counted."""
+
+    def apply(self, sink: Sink) -> None:
+        """Do nothing."""
+
+
+Delivery = Union[BatchDelivery, WindowDelivery, GapDelivery, NoteDelivery, Closing, Skipped]
+"""What is queued, in the order of the session's sequence numbers."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A session begins, or goes on in a sink that was started anew."""
+
+    session: SessionInfo
+    progress: Progress
+
+    def apply(self, sink: Sink) -> SessionOutput:
+        """Open the session; returns the sink's answer."""
+        if isinstance(sink, ResumableSink):
+            return sink.open_session(self.session, self.progress)
+        return sink.open_session(self.session)
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """Nothing of a session that was closed comes again."""
+
+    session_id: str
+
+    def apply(self, sink: Sink) -> None:
+        """Have the sink release what it still holds."""
+        sink.forget_session(self.session_id)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What became of all sessions at a commit.
+
+    ``files``: session id → its files, where others than was said last. ``failed``:
+    session id → reason.
+    """
+
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Everything taken so far is to be made durable."""
+
+    def apply(self, sink: Sink) -> Committed:
+        """Commit; returns which sessions failed."""
+        try:
+            return Committed(sink.commit() or {})
+        except CommitFailed as error:
+            return Committed(error.files, error.sessions)
+
+
+@dataclass(frozen=True)
+class ExportCheck:
+    """Whether an export to this path would work. ``roots``: None allows any place."""
+
+    path: str
+    roots: tuple[str, ...] | None
+
+    def apply(self, sink: Sink) -> str:
+        """Return the directory without links. Raises UsageError or SinkError."""
+        return str(resolve_export(self.path, self.roots))
+
+
+Request = Union[Delivery, Opening, Forgetting, Commit, ExportCheck]
+"""Everything that is asked of a sink, or of the process it lives in."""
+
+Answer = Union[SessionOutput, Committed, str, None]
+"""What comes back: of Opening, Commit, ExportCheck, and of all others."""
+
+
+def kind_and_count(delivery: Any) -> tuple[str, int] | None:
+    """Return kind name and number of the records in a delivery; None where it has none."""
+    if isinstance(delivery, BatchDelivery):
+        return ActivityKind(delivery.kind).name, delivery.count
+    return None

@@ -1,0 +1,101 @@
+"""Below which directories users may export, and the personal ones that root makes there.
+
+A user names directories below an export root. Where only root can write the root itself, as
+it should be, nobody else could make a first directory there. So a root daemon makes one
+for each user who asks: ``EXPORT_ROOT/NAME``, with the user's login name, or its uid where it
+has none, belonging to that user. What lies in it is the user's own affair. With
+``--export-root /data/msmon``, alice exports to ``/data/msmon/alice`` or below it. A root that
+everybody may write, as /tmp, needs none of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.outputs.rights import NOBODY_GROUP
+from msmon.errors import SinkError
+from msmon.sinks.exports import DIRECTORY_MODE, require_below
+
+_HOLD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ExportRoots:
+    """The export roots in force. ``replace`` is called on the broker's loop; all may read."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = tuple(roots)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The roots, as they were named."""
+        return tuple(map(str, self._roots))
+
+    def replace(self, roots: Sequence[Path]) -> None:
+        """Let other roots be in force from the next start command on."""
+        self._roots = tuple(roots)
+
+    def require(self, resolved: str) -> None:
+        """Raise UsageError unless a path without links lies below a root."""
+        require_below(Path(resolved), self._roots)
+
+    def make_personal(self, path: str, owner: Owner) -> None:
+        """Make an owner's personal directory where ``path`` lies in it and it is missing.
+
+        Only root does this, and only directly below a root that nobody else can change.
+        Raises SinkError.
+        """
+        if os.geteuid() != 0 or owner.uid <= 0:
+            return
+        for root in (Path(os.path.realpath(root)) for root in self._roots):
+            personal = root / _login(owner.uid)
+            wanted = Path(os.path.normpath(path))
+            if personal == wanted or personal in wanted.parents:
+                try:
+                    _make(root, personal.name, owner.uid)
+                except OSError as error:
+                    raise SinkError(f"can't make {personal}: {error.strerror}") from error
+
+
+def _login(uid: int) -> str:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+    return name if name not in (".", "..") and "/" not in name else str(uid)
+
+
+def _group(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return NOBODY_GROUP
+
+
+def _make(root: Path, name: str, uid: int) -> None:
+    """Make ``root/name`` for a user, where only root can put anything at that place."""
+    holding = os.open("/", _HOLD)
+    try:
+        for part in (*root.parts[1:], ""):
+            found = os.fstat(holding)
+            if found.st_uid != 0 or stat.S_IMODE(found.st_mode) & 0o022:
+                return  # others can change this place: they make their directories themselves
+            if part:
+                inner = os.open(part, _HOLD, dir_fd=holding)
+                os.close(holding)
+                holding = inner
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=holding)
+            made = os.open(name, _HOLD, dir_fd=holding)
+            try:
+                os.fchown(made, uid, _group(uid))
+                os.fchmod(made, DIRECTORY_MODE)
+            finally:
+                os.close(made)
+    finally:
+        os.close(holding)

@@ -1,0 +1,73 @@
+"""Where a sink lives: in the thread of its output, or in a process of its own.
+
+A host has one verb, ``ask``. Sinks of windows are small and live in the thread; file formats
+that are hungry for CPU, and all files that users name, are written by a process.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msmon.daemon.outputs.delivery import Answer, Request
+from msmon.errors import SinkError
+from msmon.sinks.base import Sink
+
+
+class HostEnded(SinkError):
+    """The process ended before it answered. ``hung``: it had to be ended."""
+
+    def __init__(self, message: str, hung: bool = False) -> None:
+        super().__init__(message)
+        self.hung = hung
+
+
+class SinkHost(Protocol):
+    """A place where one sink lives. ``ask`` and ``close`` are called from one thread."""
+
+    generation: int
+    """Grows whenever the sink was made anew and has forgotten its open sessions."""
+
+    @property
+    def running(self) -> bool:
+        """Whether there is something to close."""
+
+    def ready(self) -> None:
+        """Make the sink where there is none. Raises SinkError or UsageError."""
+
+    def ask(self, request: Request) -> Answer:
+        """Have the sink carry out a request. Raises what it raises."""
+
+    def close(self) -> None:
+        """Let the sink release everything; ``ready`` makes a new one."""
+
+    def kill(self) -> None:
+        """Make an ``ask`` that hangs return, where that is possible. From any thread."""
+
+
+class ThreadHost:
+    """A sink in this process."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.generation = 0
+        self._running = True
+        self._sink = sink
+
+    @property
+    def running(self) -> bool:
+        """Whether it was not closed."""
+        return self._running
+
+    def ready(self) -> None:
+        """The sink was made before."""
+
+    def ask(self, request: Request) -> Answer:
+        """Have the sink carry out a request. Raises what it raises."""
+        return request.apply(self._sink)
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._running = False
+        self._sink.close()
+
+    def kill(self) -> None:
+        """A thread can't be ended."""

@@ -1,0 +1,171 @@
+"""What one output knows of one session, from its opening until the daemon forgets it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Union
+
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.outputs.delivery import (
+    Closing,
+    Delivery,
+    GapDelivery,
+    Skipped,
+    kind_and_count,
+)
+from msmon.errors import MsmonError
+from msmon.sessions import Gap, SessionInfo
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+
+OpenAnswer = Union["tuple[str, ...]", MsmonError]
+"""The files of a session, or why it could not be opened."""
+
+
+@dataclass
+class Block:
+    """Why a session does not get on, and when it is tried again. Times are monotonic."""
+
+    since_s: float
+    reason: str
+    retry_delay_s: float = FIRST_RETRY_S
+
+
+@dataclass
+class OutputSession:
+    """One session in one output.
+
+    ``waiting`` and then ``handed`` hold everything that is not yet durable, in order. The
+    broker's loop appends to ``waiting``; everything else is changed by the output's thread.
+    Both hold the output's lock.
+    """
+
+    info: SessionInfo
+    owner: Owner
+    answer: Callable[[OpenAnswer], None] | None
+    """Called once with the outcome of the first attempt to open it."""
+    waiting: deque[Delivery] = field(default_factory=deque)
+    handed: deque[Delivery] = field(default_factory=deque)
+    """What the sink has taken since the last commit."""
+    size_bytes: int = 0
+    """Of both."""
+    taken_seq: int = 1
+    """Last sequence number that arrived."""
+    handed_seq: int = 0
+    """Last sequence number that the sink has; 0: not known."""
+    written_seq: int = 0
+    """What an earlier daemon had written, as the sink says."""
+    safe_seq: int = 0
+    """Everything up to here is durable, or given up and counted."""
+    files: tuple[str, ...] = ()
+    generation: int = -1
+    """Generation of the sink that has this session open; -1: none."""
+    was_open: bool = False
+    block: Block | None = None
+    closing_at_s: float = 0.0
+    """When the end arrived that is still to be written; 0: none did."""
+    drops: dict[str, int] = field(default_factory=dict)
+    """Records dropped here, per stage."""
+    gap: Gap | None = None
+    """What was dropped and is not noted in the output yet."""
+    scheduled: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its session id."""
+        return self.info.session_id
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything that is not durable."""
+        return bool(self.waiting or self.handed)
+
+    @property
+    def at_its_end(self) -> bool:
+        """Whether the sink has taken an end: what follows waits for the commit."""
+        return bool(self.handed) and isinstance(self.handed[-1], Closing)
+
+    def append(self, delivery: Delivery) -> None:
+        """Queue a delivery."""
+        self.taken_seq = max(self.taken_seq, delivery.seq)
+        self.closing_at_s = time.monotonic() if isinstance(delivery, Closing) else 0.0
+        self.waiting.append(delivery)
+        self.size_bytes += delivery.size_bytes
+
+    def take_next(self) -> Delivery | None:
+        """Return what the sink is to be given next; a gap goes before what follows it."""
+        if not self.waiting or self.at_its_end:
+            return None
+        following = self.waiting[0]
+        gap, self.gap = self.gap, None
+        if gap is None and self.handed_seq and following.seq > self.handed_seq + 1:
+            now_ns = time.time_ns()
+            gap = Gap("sink", now_ns, now_ns, None, "the daemon ended before it could write")
+        if gap is not None:
+            found = GapDelivery(self.id, following.seq - 1, gap, found_here=True)
+            self.waiting.appendleft(found)
+            self.size_bytes += found.size_bytes
+            self.handed_seq = found.seq
+        return self.waiting[0]
+
+    def handed_over(self, delivery: Delivery, instead: Delivery | None = None) -> None:
+        """The sink has taken the first of ``waiting``, or it was replaced by ``instead``."""
+        self.waiting.popleft()
+        if instead is not None:
+            self.size_bytes += instead.size_bytes - delivery.size_bytes
+        self.handed.append(instead or delivery)
+        self.handed_seq = max(self.handed_seq, delivery.seq)
+
+    def take_back(self) -> None:
+        """The sink has forgotten what it took since the last commit."""
+        self.generation = -1
+        self.waiting.extendleft(reversed(self.handed))
+        self.handed.clear()
+
+    def release(self) -> list[Delivery]:
+        """What the sink has taken is durable; returns it."""
+        released = list(self.handed)
+        self.handed.clear()
+        self.size_bytes -= sum(delivery.size_bytes for delivery in released)
+        self.block = None
+        self.safe_seq = max(self.safe_seq, released[-1].seq if self.waiting else self.taken_seq)
+        if isinstance(released[-1], Closing):
+            self.generation = -1
+            self.handed_seq = 0
+            if not self.waiting:
+                self.closing_at_s = 0.0
+        return released
+
+    def give_up(self, stage: str, reason: str) -> int:
+        """Drop and count everything that is not durable; returns its size in bytes."""
+        for delivery in (*self.handed, *self.waiting):
+            self.count_drop(delivery, stage, reason)
+        size_bytes, self.size_bytes = self.size_bytes, 0
+        self.handed.clear()
+        self.waiting.clear()
+        self.generation, self.handed_seq, self.closing_at_s = -1, 0, 0.0
+        self.block = None
+        self.safe_seq = self.taken_seq
+        return size_bytes
+
+    def count_drop(self, delivery: Delivery, stage: str, reason: str) -> None:
+        """Count the records of a dropped batch, and extend the gap to be written."""
+        records = kind_and_count(delivery)
+        if records is None:
+            return
+        kind, count = records
+        self.drops[stage] = self.drops.get(stage, 0) + count
+        now_ns = time.time_ns()
+        gap = self.gap or Gap(stage, now_ns, now_ns, {}, reason)
+        lost = dict(gap.records or {})
+        lost[kind] = lost.get(kind, 0) + count
+        self.gap = Gap(gap.stage, gap.start_ns, now_ns, lost, gap.reason)
+
+
+def skipped(delivery: Delivery) -> Skipped:
+    """Return what keeps the place of a delivery in the sequence."""
+    return Skipped(delivery.session_id, delivery.seq)
