@@ -31,7 +31,7 @@ from msmon.ffi.callbacks import (
 )
 
 _GIVE_BACK_BYTES = 64 << 10
-"""Below this, giving pages back costs more than keeping them."""
+"""A slot written no further than this keeps its pages: giving them back costs more."""
 
 _SLOT_COUNTS = (32, 16, 8, 4)
 """Slots of the process's arena: as many as there is address space for."""
@@ -65,8 +65,8 @@ class BufferArena:
     Address space is reserved at once; memory follows the load, as pages go back to the kernel
     after use except in the first slots of a busy arena. Callbacks can't be
     unregistered, so an arena that was given to MSPTI must live until the process ends; see
-    :func:`process_arena`. A forked child shares nothing: there, every request gets the
-    overflow slot.
+    :func:`process_arena`. In a forked child nobody reads buffers: there, every request gets the
+    overflow slot. Python's side belongs to one thread, the one that reads buffers.
 
     Raises NativeCodeUnavailable (see :func:`msmon.ffi.callbacks.make_callbacks`).
     """

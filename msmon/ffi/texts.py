@@ -1,9 +1,10 @@
 """Turning ``char*`` columns of a buffer into text ids.
 
-A buffer holds a hundred thousand pointers and a few hundred texts. Sorting every
-pointer would cost more than all other decoding, so pointers are looked up in a
-small table by a multiplicative hash, and each hit is verified against the
-pointer itself; only what is missed is sorted and looked up one by one.
+A buffer holds a hundred thousand pointers and a few hundred texts. Sorting every pointer would
+cost more than all other decoding, so whole columns are looked up in a small table: a pointer
+times an odd constant, of which the topmost bits are its slot. The slot holds the pointer that
+owns it, which is compared, so a wrong answer is not possible. Pointers that don't own their slot
+(new ones, and the few that share a slot with another) are looked up one by one.
 """
 
 from __future__ import annotations
@@ -118,8 +119,9 @@ class _Table:
 def _table_of(id_of_pointer: dict[int, int]) -> _Table:
     """Return a table in which each pointer has its own slot, or nearly so.
 
-    Of pointers that share a slot the one met first holds it: what is met first is
-    frequent. The others stay misses.
+    Constants and sizes are tried in turn until no two pointers share a slot, or the table
+    would leave the cache. Of pointers that share one, the one met first owns it, for a text that
+    occurs early in a buffer is likely to be a frequent one.
     """
     count = len(id_of_pointer)
     # backwards, since the last one written to a slot stays

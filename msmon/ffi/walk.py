@@ -1,8 +1,16 @@
 """Splitting a buffer of mixed activity records into one array per kind.
 
 A record begins with its kind, and the kind tells its size; nothing else is needed to walk a
-buffer. Doing that record by record in Python costs more than all other decoding, so machine
-code (``assembly/walk_*.S``) counts and gathers where the CPU has it.
+buffer. Doing that record by record in Python costs more than all other decoding, so machine code
+(``assembly/walk_*.S``) walks it twice where the CPU is one that it exists for: ``count`` tells
+how many records of each kind there are, and ``gather`` copies each behind the last one of its
+kind, into memory of just that size::
+
+    buffer              API, Kernel, API, Marker, Kernel
+    count               Marker 1, Kernel 2, API 2
+    gather              Marker | Kernel, Kernel | API, API
+
+A buffer of one kind alone needs no copy.
 """
 
 from __future__ import annotations
@@ -29,7 +37,9 @@ _SIZES = np.zeros(max(DTYPES) + 1, np.uint64)
 for _kind, _dtype in DTYPES.items():
     _SIZES[_kind] = _dtype.itemsize
 _KIND_BYTES = 4
-_RUN_LIMIT = 1024  # records looked at for one run: keeps short runs from costing the whole buffer
+_RUN_LIMIT = 1024
+"""Records looked at for one run. Without it, finding the end of a run of two records would
+compare the kinds of all records behind it, and a mixed buffer would cost its length squared."""
 
 
 @dataclass(frozen=True)

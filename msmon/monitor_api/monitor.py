@@ -30,7 +30,7 @@ from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, kind_named
 from msmon.records.markers import MarkerEvents, MarkerPairing
 from msmon.records.record_filter import RecordFilter
-from msmon.sessions import Drops, MonitorSettings
+from msmon.sessions import Drops, DropStage, MonitorSettings, merged_drops
 from msmon.settings.options import MONITOR_OPTION, check_fields
 
 MAX_RECORDS = 10_000_000
@@ -146,8 +146,13 @@ class Monitor:
 
     @property
     def lost(self) -> Drops:
-        """Records lost before they could be read, per stage; None: unknown how many."""
-        return self._recording.lost
+        """What was lost before it could be kept, per stage; None: unknown how much.
+
+        Stage "markers" counts ranges given up before their end, because too many were open.
+        """
+        evicted = self._store.evicted_ranges
+        markers: Drops = {DropStage.MARKERS.value: evicted} if evicted else {}
+        return merged_drops(self._recording.lost, markers)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -200,7 +205,11 @@ class Monitor:
 
 
 class _Store:
-    """What one run collected. ``prepare`` is for the recording's thread only."""
+    """What one run collected.
+
+    Written by the recording's thread: ``prepare`` without a lock, ``keep`` under the monitor's,
+    since other threads read the tables meanwhile.
+    """
 
     def __init__(
         self, kinds: frozenset[ActivityKind], record_filter: Filter, max_records: int
@@ -210,12 +219,17 @@ class _Store:
         self.dropped: dict[str, int] = {}
         self._filter = RecordFilter(record_filter)
         self._pairing = MarkerPairing()
+        self.evicted_ranges = 0
         self._room = max_records
 
     def prepare(self, batch: Batch) -> Table:
         """Filter a batch; markers become ranges and marks."""
         kept = self._filter.apply(batch)
-        return self._pairing.add(kept) if kept.kind is ActivityKind.Marker else kept
+        if kept.kind is not ActivityKind.Marker:
+            return kept
+        paired = self._pairing.add(kept)
+        self.evicted_ranges += paired.evicted_starts
+        return paired
 
     def keep(self, kind: ActivityKind, table: Table) -> None:
         """Keep a table as far as there is room; count what does not fit."""

@@ -1,12 +1,9 @@
 """One MSPTI subscription: from the kinds to collect to batches of decoded records.
 
-npu-monitor sessions, the Monitor API and the ``mspti`` monitors share this class. A stop disables
-every kind, flushes, unsubscribes and flushes again: mspti_activity.h leaves the order open, and
-this one loses least.
-
-A record belongs to a recording if it ended at or after the recording's start. What MSPTI delivers
-beside those is left out and counted: *early* records come in a buffer of this recording and
-ended before it, *late* ones in a buffer that an earlier recording asked for.
+A stop disables every kind, flushes, unsubscribes and flushes again: mspti_activity.h leaves the
+order open, and this one loses least. What belongs to an earlier recording is left out and
+counted: *early* records ended before this one began but came in a buffer of it; *late* ones
+came in a buffer that the earlier recording had asked for.
 """
 
 from __future__ import annotations
@@ -83,7 +80,7 @@ class Recorder:
 
     @property
     def call_in_progress(self) -> MsptiCall | None:
-        """The MSPTI call that has not returned yet; may be read from any thread."""
+        """The MSPTI call that has not returned yet."""
         return self._calls.in_progress
 
     @property
@@ -212,8 +209,6 @@ class Recorder:
         self._give_way()
         self._discard_completed()
 
-    # --- start and stop, step by step ---------------------------------------------
-
     def _subscribe(self) -> None:
         handle = self._calls.make("msptiSubscribe", self._mspti.subscribe)
         try:
@@ -247,7 +242,8 @@ class Recorder:
     def _discard_leftovers(self) -> None:
         """Have buffers of an earlier recording completed and thrown away.
 
-        Those that MSPTI keeps even now are known by the number of their request.
+        MSPTI may keep some even now. They are recognised when they come: the number of their
+        request is smaller than that of the first request of this recording.
         """
         self._calls.attempt("msptiActivityFlushAll", self._mspti.flush_all)
         self._discard_completed()
@@ -281,8 +277,6 @@ class Recorder:
     def _disable(self, kind: ActivityKind) -> None:
         self._calls.attempt(f"msptiActivityDisable({kind.name})", self._mspti.disable, kind)
         self._enabled.discard(kind)
-
-    # --- buffers --------------------------------------------------------------------
 
     def _decode(self, buffer: CompletedBuffer) -> tuple[Batch, ...]:
         try:

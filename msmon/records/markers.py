@@ -9,6 +9,9 @@ device takes part in is four records of one id::
 
 They become two events, the host's and the device's, each as soon as its own records are there.
 What is incomplete waits for later batches.
+
+Ranks ship marker records as they are, and every output pairs them again with this class. See
+docs/architecture.md for why.
 """
 
 from __future__ import annotations

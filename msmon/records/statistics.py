@@ -32,9 +32,10 @@ _DIGITS = re.compile(r"\d+")
 class WindowStatistics:
     """Accumulates the current window. Belongs to one thread.
 
-    Ranges and marks of markers are paired first, so a range counts in the window
-    in which its last record came. A mark lasts 0 ns. ExternalCorrelation records
-    have no times and are only counted as received and kept.
+    Markers are paired first, so a range counts in the window in which its last record came. A
+    mark lasts 0 ns. Markers whose names differ in numbers only are one operator: "step 41" and
+    "step 42" both count for "step *". ExternalCorrelation records have no times and are only
+    counted as received and kept.
     """
 
     def __init__(self, name_cap: int = NAME_CAP) -> None:
@@ -58,12 +59,12 @@ class WindowStatistics:
         self._untimed: Counter[str] = Counter()
 
     def add(self, batch: Batch, received: int | None = None) -> None:
-        """Count a batch that passed the filter; ``received`` records came before the filter
-        (None: as many as passed).
+        """Count a batch that passed the filter.
 
-        Records whose start or end is 0, or whose end lies before their start, are
-        counted as untimed and left out. Of markers that are ranges and marks, and
-        the records that found no counterpart.
+        ``received`` is how many records there were before the filter (None: as many as passed).
+        A record whose start or end is 0, or whose end lies before its start, is counted as
+        untimed and enters no operator. The same goes for ranges and marks with such times, and
+        for marker records that are part of none.
         """
         kind = batch.kind
         self._received[kind.name] += len(batch) if received is None else received
