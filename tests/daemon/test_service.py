@@ -179,7 +179,9 @@ def test_an_export_reports_its_files_and_drops(daemon, agent, wait_for):
         return Answer(True, "started", session_id="s")
 
     one.answers["monitor.start"] = start
-    reply = daemon.command("start", {"log_file": str(directory), "export_type": "Jsonl"})
+    reply = daemon.command(
+        "start", {"log_file": str(directory), "export_type": "Jsonl"}, wait_s=10.0
+    )
     assert reply.outcome == "ok", reply
     assert reply.rows[0]["files"]
     assert all(path.startswith(str(directory)) for path in reply.rows[0]["files"])
