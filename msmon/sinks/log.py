@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 
+from msmon.logs import escaped
 from msmon.records.batch import printable
 from msmon.records.kinds import ActivityKind
 from msmon.records.windows import Window
@@ -56,10 +57,11 @@ class LogSink(Sink):
 
     def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
         lost = "unknown" if gap.records is None else sum(gap.records.values())
-        self._log(session_id, f"records lost at stage {gap.stage}: {lost} {gap.reason}")
+        self._log(session_id, f"records lost at stage {gap.stage}: {lost} {gap.reason}".rstrip())
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         self._log(session_id, f"closed: {end.reason}")
 
     def _log(self, session_id: str, text: str) -> None:
-        _log.info("session %s %s", session_id, text)
+        """Write a line. Names and reasons come from the job, so nothing in it may end the line."""
+        _log.info("session %s %s", escaped(session_id), escaped(text))

@@ -1,10 +1,14 @@
-"""Windows as JSON lines: one per window and (kind, device, operator)."""
+"""Windows as JSON lines: one per window and (kind, device, operator).
+
+Keys are msmon's own. Texts come from the jobs; JSON escapes what does not print.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from msmon.errors import SinkError
@@ -13,6 +17,17 @@ from msmon.records.windows import Window, operator_rows, quantile_ns
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import SessionOutput, Sink
+from msmon.sinks.regular_files import open_regular
+
+WINDOW_FIELDS = {"window": "index", "start_ns": "start_ns", "end_ns": "end_ns", "step": "step"}
+"""Key → field of the window, the same for all operators of it."""
+
+OPERATOR_FIELDS = {
+    "device": "device_id",
+    **{name: name for name in ("name", "domain", "count", "total_ns", "min_ns", "max_ns")},
+    "mean_ns": "mean_ns",
+}
+"""Key → field of an operator's row."""
 
 QUANTILES = {"p50_ns": 0.50, "p95_ns": 0.95, "p99_ns": 0.99}
 STDOUT = "-"
@@ -37,7 +52,8 @@ class MetricsJsonSink(Sink):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._sessions: dict[str, SessionInfo] = {}
-        self._lines: list[str] = []
+        self._lines: list[bytes] = []
+        self._before = b""
         path = self.options.get("path", STDOUT)
         self._descriptor = sys.stdout.fileno() if path == STDOUT else _open_for_append(path)
         self._owned = path != STDOUT
@@ -53,23 +69,13 @@ class MetricsJsonSink(Sink):
             "host": process.host,
             "pid": process.pid,
             "rank": process.rank,
-            "window": window.index,
-            "start_ns": window.start_ns,
-            "end_ns": window.end_ns,
-            "step": window.step,
+            **{key: getattr(window, field) for key, field in WINDOW_FIELDS.items()},
         }
         for index, row in enumerate(operator_rows(window)):
             fields = {
                 **common,
                 "kind": row.kind.name,
-                "device": row.device_id,
-                "name": printable(row.name),
-                "domain": printable(row.domain),
-                "count": row.count,
-                "total_ns": row.total_ns,
-                "min_ns": row.min_ns,
-                "max_ns": row.max_ns,
-                "mean_ns": row.mean_ns,
+                **{key: getattr(row, field) for key, field in OPERATOR_FIELDS.items()},
                 **{key: quantile_ns(window, index, q) for key, q in QUANTILES.items()},
             }
             self._add(fields)
@@ -93,10 +99,13 @@ class MetricsJsonSink(Sink):
     def commit(self) -> None:
         if not self._lines:
             return
-        view = memoryview("".join(self._lines).encode())
+        view = memoryview(self._before + b"".join(self._lines))
         self._lines = []
+        # When the disk is full a line may be torn: the next write must not continue it.
+        self._before = b"\n"
         while view:
             view = view[os.write(self._descriptor, view) :]
+        self._before = b""
 
     def close(self) -> None:
         if self._owned:
@@ -104,16 +113,16 @@ class MetricsJsonSink(Sink):
 
     def _add(self, fields: dict[str, Any]) -> None:
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        self._lines.append(text + "\n")
+        self._lines.append(printable(text).encode("utf-8", "backslashreplace") + b"\n")
 
 
 def _open_for_append(path: str) -> int:
-    """Open for appending; a last line that a crash has torn is ended first."""
+    """Open for appending; a last line that a crash has torn is ended first. Raises SinkError."""
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC, 0o640)
+        descriptor = open_regular(Path(path), os.O_CREAT | os.O_APPEND | os.O_RDWR)
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             os.write(descriptor, b"\n")
     except OSError as error:
-        raise SinkError(f"can't write {path}: {error.strerror}") from error
+        raise SinkError(f"can't write {path}: {error.strerror}", "choose another file") from error
     return descriptor

@@ -87,7 +87,11 @@ class PerfettoTrace:
 
 
 class TraceProcess:
-    """One monitored process within a trace. ``untimed`` counts records that can't be drawn."""
+    """One monitored process within a trace.
+
+    ``untimed`` counts what can't be drawn: records without usable times, and ranges that overlap
+    too many others.
+    """
 
     def __init__(self, trace: PerfettoTrace, tracks: ProcessTracks, number: int) -> None:
         self.untimed = 0
@@ -122,6 +126,9 @@ class TraceProcess:
             place = f"stream {stream}" if on_device else f"thread {thread}"
             lane = f"{place} markers {domains[domain]}".rstrip()
             track = self._tracks.lane(device if on_device else None, lane, start_ns, end_ns)
+            if track is None:
+                self.untimed += 1
+                continue
             args = f'"id":{number},"domain":{names[domain]}'
             if mark:
                 self._instant(track, start_ns, names[name], args)

@@ -8,12 +8,15 @@ All numbers are drawn from one counter, as viewers take a thread number for glob
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from msmon.records.kinds import INVALID_ID
 from msmon.sessions import UNKNOWN_RANK, ProcessInfo
+
+MAX_LANES = 64
+"""Tracks for ranges of one name that overlap. A forged file could ask for one per range."""
 
 _REMEMBERED_SIBLINGS = 1000
 _PAGE_BITS = 16
@@ -61,11 +64,16 @@ class ProcessTracks:
         name = "no stream" if stream_id == INVALID_ID else f"stream {stream_id}"
         return self._track(device_id, f"{name} {what}".rstrip())
 
-    def lane(self, device_id: int | None, name: str, start_ns: int, end_ns: int) -> Track:
-        """Track for a range that may overlap others of ``name``: the first where it nests."""
+    def lane(self, device_id: int | None, name: str, start_ns: int, end_ns: int) -> Track | None:
+        """Track for a range that may overlap others of ``name``: the first where it nests.
+
+        None where it overlaps others on all of ``MAX_LANES`` tracks.
+        """
         lanes = self._lanes.setdefault((device_id, name), [])
         number = next((place for place, lane in enumerate(lanes) if lane.fits(start_ns)), None)
         if number is None:
+            if len(lanes) == MAX_LANES:
+                return None
             number = len(lanes)
             lanes.append(_Lane())
         lanes[number].put(start_ns, end_ns)
@@ -88,22 +96,29 @@ class ProcessTracks:
 
 
 class _Lane:
-    """Ranges on one track, seen in the order of their ends; each nests in or follows others."""
+    """Ranges on one track. They come in the order of their ends; each nests in, or follows,
+    those before it.
+
+    Kept are the outermost ranges, which don't overlap and are therefore in the order of their
+    starts. Example: after [1, 2] and [3, 4], a range [0, 5] holds both and takes their place,
+    while [1.5, 5] would overlap [1, 2] and does not fit.
+    """
 
     def __init__(self) -> None:
-        self._outermost: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SIBLINGS)
+        self._outermost: list[tuple[int, int]] = []
 
     def fits(self, start_ns: int) -> bool:
         """Whether a range that ends now overlaps no earlier one partly."""
-        for earlier_start_ns, earlier_end_ns in reversed(self._outermost):
-            if earlier_start_ns < start_ns:
-                return earlier_end_ns <= start_ns
-        return True
+        place = bisect_left(self._outermost, (start_ns,))
+        return place == 0 or self._outermost[place - 1][1] <= start_ns
 
     def put(self, start_ns: int, end_ns: int) -> None:
+        """Add a range that fits."""
         while self._outermost and self._outermost[-1][0] >= start_ns:
             self._outermost.pop()
         self._outermost.append((start_ns, end_ns))
+        if len(self._outermost) > 2 * _REMEMBERED_SIBLINGS:
+            del self._outermost[:_REMEMBERED_SIBLINGS]
 
 
 class SeenIds:

@@ -1,8 +1,11 @@
 """Columns to lines of text, without a Python object per line.
 
-Lines are laid out in a byte matrix: one row per line, constants and texts beside
-right-aligned digits. What is not filled stays NUL, which no JSON text contains, and is
-taken out at the end.
+Lines are laid out in a byte matrix: one row per line, and for each part of a line as many
+columns as its longest value needs. What a shorter value leaves free stays NUL, which no JSON
+text contains, and is taken out at the end. For two lines of a name and a number::
+
+    {"name":"MatMul","id":  7}        spaces stand for NUL here
+    {"name":"Add"   ,"id":123}
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Union
 
 import numpy as np
@@ -18,6 +22,9 @@ from msmon.records.batch import Column, printable
 
 ROWS_AT_ONCE = 4096
 BYTES_AT_ONCE = 4 << 20
+"""Size of one matrix. A long text makes all its lines wide, so there are fewer of them then."""
+
+_MAX_DIGITS = 20
 
 _TEN_THOUSAND = 10_000
 _ZERO = ord("0")
@@ -40,9 +47,15 @@ class Texts:
     fragments: Sequence[bytes]
     numbers: Column
 
+    @cached_property
+    def lengths(self) -> Column:
+        """Length of each fragment in bytes, shape (fragments,)."""
+        return np.fromiter(map(len, self.fragments), np.int64, len(self.fragments))
+
 
 Part = Union[bytes, Column, Texts]
-"""A part of every line: a constant, a column of integers, or a column of texts."""
+"""A part of every line: a constant, a column of non-negative integers, or a column of texts.
+Columns have shape (n,) for n lines."""
 
 
 def json_text(text: str) -> bytes:
@@ -64,15 +77,31 @@ def lines(parts: Sequence[Part], count: int) -> bytes:
     chunks = []
     begin = 0
     while begin < count:
-        end = min(count, begin + ROWS_AT_ONCE)
+        end = _end_of_matrix(parts, begin, count)
         cells = [cell for part in parts for cell in _cells(part, begin, end)]
         width = sum(cell.shape[-1] for cell in cells)
-        if width * (end - begin) > BYTES_AT_ONCE and end - begin > 1:
-            end = begin + max(1, BYTES_AT_ONCE // width)
-            cells = [cell if cell.ndim == 1 else cell[: end - begin] for cell in cells]
         chunks.append(_joined(cells, end - begin, width))
         begin = end
     return b"".join(chunks)
+
+
+def _end_of_matrix(parts: Sequence[Part], begin: int, count: int) -> int:
+    """Return up to which line one matrix goes: as many lines as its bound allows, at least one."""
+    end = min(count, begin + ROWS_AT_ONCE)
+    while end - begin > 1:
+        width = sum(_greatest_width(part, begin, end) for part in parts)
+        if width * (end - begin) <= BYTES_AT_ONCE:
+            break
+        end = begin + max(1, min((end - begin) // 2, BYTES_AT_ONCE // width))
+    return end
+
+
+def _greatest_width(part: Part, begin: int, end: int) -> int:
+    if isinstance(part, bytes):
+        return len(part)
+    if isinstance(part, Texts):
+        return int(part.lengths[part.numbers[begin:end]].max())
+    return _MAX_DIGITS
 
 
 def _joined(cells: Sequence[Column], count: int, width: int) -> bytes:

@@ -22,9 +22,13 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from msmon.sinks.regular_files import open_regular
+
 _NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 _LENGTH = struct.Struct("<Q")
 _LENGTH_CRC_BYTES = 4
+MAX_EVENT_BYTES = 64 << 20
+"""Longest event that is read. One of ours has some thousand tags."""
 _DATA_CRC_BYTES = 4
 
 
@@ -44,7 +48,10 @@ class RunHistory:
 
 
 def read_history(run_directory: Path) -> RunHistory:
-    """Read the newest event file that has data. A torn tail ends the reading, no error."""
+    """Read the newest event file that has data. A torn tail ends the reading, no error.
+
+    Raises OSError, also for a link, a pipe or a device with the name of an event file.
+    """
     history = RunHistory()
     for path in _event_files(run_directory):
         history.newest_second = max(history.newest_second, _second_of(path))
@@ -60,7 +67,7 @@ def read_history(run_directory: Path) -> RunHistory:
 
 
 def _event_files(run_directory: Path) -> list[Path]:
-    """Event files, newest first."""
+    """Return the event files, newest first."""
     found = [path for path in run_directory.glob("events.out.tfevents.*") if _NAME.match(path.name)]
     return sorted(found, key=lambda path: path.name, reverse=True)
 
@@ -71,13 +78,13 @@ def _second_of(path: Path) -> int:
 
 
 def _events(path: Path) -> Iterator[Event]:
-    with path.open("rb") as file:
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
         while True:
             head = file.read(_LENGTH.size + _LENGTH_CRC_BYTES)
             if len(head) < _LENGTH.size + _LENGTH_CRC_BYTES:
                 return
             (length,) = _LENGTH.unpack_from(head)
-            if length > os.fstat(file.fileno()).st_size:
+            if length > min(MAX_EVENT_BYTES, os.fstat(file.fileno()).st_size):
                 return
             data = file.read(length)
             if len(data) < length or len(file.read(_DATA_CRC_BYTES)) < _DATA_CRC_BYTES:

@@ -9,6 +9,7 @@ folder would hide each other's data.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -16,8 +17,14 @@ import re
 from pathlib import Path
 
 from msmon.sessions import UNKNOWN_RANK, ProcessInfo
+from msmon.sinks.regular_files import open_regular
 
 LOCK_NAME = ".msmon-writer.lock"
+MAX_WRITERS = 1000
+"""Directories that are tried for one rank. As many live writers of a rank don't exist."""
+
+MAX_COMPONENT_BYTES = 200
+"""Longest name of a directory that is made from a text of a process; a file system takes 255."""
 
 
 class RunDirectory:
@@ -46,26 +53,26 @@ def claim_run_directory(root: Path, process: ProcessInfo) -> RunDirectory:
     name = f"rank_{process.rank}" if known else f"pid_{process.pid}"
     own = f"{name}_pid_{process.pid}" if known else name
     candidates = itertools.chain(
-        [name, own] if known else [name], (f"{own}_{number}" for number in itertools.count(2))
+        [name, own] if known else [name], (f"{own}_{number}" for number in range(2, MAX_WRITERS))
     )
     for candidate in candidates:
         claimed = _lock(parent / candidate)
         if claimed is not None:
             return claimed
-    raise AssertionError("the candidates never end")
+    raise OSError(errno.EBUSY, "has too many writers already", str(parent / own))
 
 
 def _lock(path: Path) -> RunDirectory | None:
     path.mkdir(parents=True, exist_ok=True)
     new = not (path / LOCK_NAME).exists()
-    lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    lock = open_regular(path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
         return None
     except OSError:
-        # no locks on this file system: a directory that nobody used before is ours
+        # This file system has no locks. A directory that nobody used before is ours.
         if not new:
             os.close(lock)
             return None
@@ -73,6 +80,7 @@ def _lock(path: Path) -> RunDirectory | None:
 
 
 def _component(text: str) -> str:
-    """Turn a name from outside into one harmless path component."""
+    """Turn a text of a process into the name of one directory: ".." and "a/b" lead nowhere else."""
     cleaned = re.sub(r"[^\w.-]", "_", text)
-    return cleaned if cleaned.strip(".") else f"_{cleaned}"
+    short = cleaned.encode()[:MAX_COMPONENT_BYTES].decode("utf-8", "ignore")
+    return short if short.strip(".") else f"_{short}"
