@@ -90,7 +90,8 @@ class ForgedDatabase(sqlite3.DatabaseError):
 class ReadOnlyDatabase:
     """One database file, opened for reading; a context manager.
 
-    ``tables``: name → names of its columns, of the real tables without generated columns.
+    ``tables``: names of the tables that can be read: real ones, without generated columns.
+    ``refused``: names of views and of the other tables; reading them would run the file's SQL.
     ``size_bytes``: size of the file and of its write-ahead log.
     """
 
@@ -102,7 +103,9 @@ class ReadOnlyDatabase:
         self._connection = _open(path, has_log=log_bytes > 0)
         try:
             self._secure()
-            self.tables = self._real_tables()
+            names = self._names()
+            self.tables = frozenset(name for name, real in names.items() if real)
+            self.refused = frozenset(names) - self.tables
         except BaseException:
             self._connection.close()
             raise
@@ -170,19 +173,22 @@ class ReadOnlyDatabase:
         self._budget.steps -= _STEPS_PER_CALL
         return self._budget.is_spent
 
-    def _real_tables(self) -> dict[str, tuple[str, ...]]:
-        """Return the tables that consist of stored values only."""
-        sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
-        names = [name for rows in self.rows(sql, MAX_SCHEMA_BYTES) for (name,) in rows]
-        tables: dict[str, tuple[str, ...]] = {}
-        for name in names:
-            if not isinstance(name, str) or not name.replace("_", "").isalnum():
-                continue  # none of ours
-            sql = f'PRAGMA table_xinfo("{name}")'
-            rows = [row for part in self.rows(sql, MAX_SCHEMA_BYTES) for row in part]
-            if rows and all(hidden == 0 for *_, hidden in rows):
-                tables[name] = tuple(str(row[1]) for row in rows)
-        return tables
+    def _names(self) -> dict[str, bool]:
+        """Return the name of every table and view, and whether it only holds stored values."""
+        sql = (
+            "SELECT name, type = 'table' AND rootpage > 0 FROM sqlite_master WHERE type != 'index'"
+        )
+        found = [row for rows in self.rows(sql, MAX_SCHEMA_BYTES) for row in rows]
+        names = {}
+        for name, is_table in found:
+            if isinstance(name, str) and name.replace("_", "").isalnum():  # else none of ours
+                names[name] = bool(is_table) and self._is_stored(name)
+        return names
+
+    def _is_stored(self, name: str) -> bool:
+        sql = f'PRAGMA table_xinfo("{name}")'
+        columns = [row for part in self.rows(sql, MAX_SCHEMA_BYTES) for row in part]
+        return bool(columns) and all(hidden == 0 for *_, hidden in columns)
 
 
 def _log_bytes(path: Path) -> int:

@@ -54,6 +54,9 @@ def read_facts(database: ReadOnlyDatabase) -> Facts:
     """Read the facts."""
     reader = _Reader(database)
     facts = reader.facts
+    for table in sorted(database.refused & _NEEDED):
+        facts.skipped += 1
+        facts.problems.append(f"{table} is a view or computes its values, so it is not read")
     reader.read("STRING_IDS", "id, " + _AS_TEXT, reader.string, MAX_TEXT_BYTES)
     group_info = f"WHERE name = '{_GROUP_INFO}' LIMIT 1"
     reader.read("META_DATA", _AS_TEXT, reader.group_info, MAX_TEXT_BYTES, group_info)
@@ -73,6 +76,9 @@ def read_facts(database: ReadOnlyDatabase) -> Facts:
     return facts
 
 
+_NEEDED = {item.name for item in vars(schema).values() if isinstance(item, schema.Table)}
+"""Names of all tables of an exported file."""
+
 _GROUP_INFO = "parallel_group_info"
 _AS_TEXT = "CASE typeof(value) WHEN 'text' THEN value END"
 """The value if it is a text; anything else is not even loaded."""
@@ -83,7 +89,7 @@ class _Reader:
 
     def __init__(self, database: ReadOnlyDatabase) -> None:
         self._database = database
-        self.facts = Facts(frozenset(database.tables))
+        self.facts = Facts(database.tables)
 
     def read(
         self,
