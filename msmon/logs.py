@@ -146,13 +146,25 @@ class BoundedFile(RotatingFileHandler):
 
     The directory is made at the first line. The file is opened anew for each line: no
     descriptor stays open in a job, and a file that was moved away or removed is made again.
-    Links are not followed and only a regular file is taken, so a FIFO at its name can't
-    hang the writer. What can't be written raises nothing; it is counted in ``unwritten``.
+    Links are not followed, and only a regular file is taken that is ours and has no other
+    name: a FIFO can't hang the writer, and a link can't lead it into another file of this
+    user. With ``shared_place`` others may have made the directory too, so that is opened
+    without following a link. What can't be written raises nothing; it is counted in ``unwritten``.
     """
 
-    def __init__(self, path: Path, max_bytes: int, older_files: int, mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: int,
+        older_files: int,
+        mode: int = 0o600,
+        shared_place: bool = False,
+    ) -> None:
         """Raises nothing for a path that can't be written; see ``unwritten``."""
         self._permissions = mode
+        self._directory_flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        if shared_place:
+            self._directory_flags |= os.O_NOFOLLOW
         self.unwritten = 0
         """Lines that could not be written since the last one that could."""
         self.problem: OSError | None = None
@@ -181,8 +193,13 @@ class BoundedFile(RotatingFileHandler):
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(path, flags, self._permissions)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        directory = os.open(path.parent, self._directory_flags)
+        try:
+            descriptor = os.open(path.name, flags, self._permissions, dir_fd=directory)
+        finally:
+            os.close(directory)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
             os.close(descriptor)
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is no regular file of this user's own")
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")

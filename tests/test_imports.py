@@ -19,11 +19,12 @@ import msmon
 
 ROOT = Path(msmon.__file__).parent
 
-DOMAIN = {"errors", "logs", "records", "settings", "sessions"}
+DOMAIN = {"errors", "logs", "threads", "records", "settings", "sessions"}
 
 ALLOWED_ROOMS = {
     "errors": set(),
     "logs": set(),
+    "threads": set(),
     "records": {"errors"},
     "settings": {"errors", "records"},
     "sessions": {"errors", "records", "settings"},
@@ -48,7 +49,7 @@ MAX_FILES = 15
 """Modules in one folder: more than this is two rooms."""
 
 AGENT_PATH = (
-    *("errors", "logs", "records", "settings", "sessions"),
+    *("errors", "logs", "threads", "records", "settings", "sessions"),
     *("ffi", "simulation", "recording"),
     *("formats", "monitor_api", "bus", "agent"),
 )

@@ -19,6 +19,7 @@ from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.tracer import Tracer
 from msmon.bus.endpoints import local_endpoint
+from msmon.bus.headroom import hold_standard_descriptors
 from msmon.bus.messages import Hello, Status, TraceState
 from msmon.sessions import ProcessInfo
 
@@ -39,6 +40,7 @@ class Agent:
     def __init__(self, identity: ProcessInfo, steps: StepCounter) -> None:
         self._identity = identity
         self._steps = steps
+        hold_standard_descriptors()  # before the first descriptor of ours is made
         log = AgentLog.from_environment(os.environ)
         self._notices = Notices()
         self._seen = SeenRequests()

@@ -28,6 +28,7 @@ from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, Answer
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.recording.holder import subscription_holder
 from msmon.sessions import Counts
+from msmon.threads import start_without_signals
 
 STUCK_AFTER_S = 3.0
 
@@ -89,7 +90,7 @@ class Collector:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        start_without_signals(self._thread)
 
     def submit(self, command: PendingCommand) -> None:
         """Hand over a command; it is answered through ``on_answer``."""

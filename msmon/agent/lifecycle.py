@@ -20,7 +20,7 @@ from msmon.agent.log import AgentLog
 from msmon.agent.ranks import evidence as ranks
 from msmon.agent.ranks import process
 from msmon.agent.steps import sources as step_sources
-from msmon.agent.steps.counter import StepCounter
+from msmon.agent.steps.counter import MAX_STEP, StepCounter
 from msmon.agent.steps.import_watch import ImportWatch
 from msmon.errors import UsageError
 from msmon.recording import holder
@@ -115,9 +115,10 @@ def step() -> None:
 def set_step(step: int) -> None:
     """Say that ``step`` training steps have been made, after loading a checkpoint of that step.
 
-    The next call of :func:`step` makes it ``step + 1``. Raises UsageError for a negative number.
+    The next call of :func:`step` makes it ``step + 1``. Raises UsageError for what is no
+    whole number from 0 to 2**53.
     """
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
         raise UsageError(f"set_step: {step!r} is not a number of steps")
     _steps.set(step)
 
@@ -161,7 +162,7 @@ def _start(known: dict[str, Any]) -> None:
             AgentLog.from_environment(os.environ).write(f"the agent can't start: {error}")
         else:
             _agent = agent
-            holder.trace_holder = lambda: agent.trace_holder
+            holder.announce_traces(lambda: agent.trace_holder)
             watch_steps()
             # as late as possible: hooks run in reverse, and the framework must still be there
             atexit.unregister(shutdown)
@@ -176,6 +177,7 @@ def _drop_in_child() -> None:
         _left_to_parent.append(_agent)
         _agent = None
         _steps.at_boundary = None
+        holder.announce_traces(None)  # a trace of the parent does not run here
 
 
 _steps.at_boundary = _at_first_step

@@ -1,12 +1,14 @@
-"""Whether this process can still have what a socket needs.
+"""Whether this process can still have what a socket needs, and where it must not land.
 
 libzmq ends the whole process where it gets no descriptor for an epoll set or no thread.
-In a training job that must not happen on our account, so we look before we ask.
+In a training job that must not happen on our account, so we look before we ask. Nor may it
+get a descriptor that the job writes to: see :func:`hold_standard_descriptors`.
 """
 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import errno
 import os
 import threading
@@ -20,8 +22,26 @@ THREADS = 2
 """Its own: one for input and output, one that closes sockets."""
 
 
+def hold_standard_descriptors() -> None:
+    """Put /dev/null where standard input, output or error is closed.
+
+    The next file of the process would get that number, say a pipe of libzmq, and what the job
+    or a library then prints to "stdout" would go into it: libzmq ends the process for that.
+    The job's children find the descriptor closed, as they would without us.
+    """
+    for wanted in (0, 1, 2):
+        try:
+            os.fstat(wanted)
+        except OSError:
+            taken = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            if taken != wanted:  # another thread was quicker
+                os.close(taken)
+
+
 def require_headroom() -> None:
     """Raise BusError unless the process can have that many descriptors and threads more."""
+    with contextlib.suppress(OSError):  # the next look names what is missing
+        hold_standard_descriptors()
     _require_descriptors()
     _require_threads()
 

@@ -47,10 +47,21 @@ def give_subscription_back() -> None:
     _holders.pop(_SUBSCRIPTION, None)
 
 
-def _no_trace() -> str:
-    return ""
+_traces: list[Callable[[], str]] = []
+"""Tells of the trace that waits or runs in this process; empty where there is no agent."""
 
 
-trace_holder: Callable[[], str] = _no_trace
-"""Returns the trace that waits or runs in this process, if any. The agent puts its own here:
-a trace's profiler needs the subscription, so nothing may record beside it."""
+def announce_traces(holder: Callable[[], str] | None) -> None:
+    """Have :func:`trace_holder` ask ``holder`` from now on; None: nobody.
+
+    The agent calls this. The Monitor API must not import the agent: it would load ZeroMQ.
+    """
+    _traces[:] = [holder] if holder is not None else []
+
+
+def trace_holder() -> str:
+    """Return the trace that waits or runs in this process; empty when none does.
+
+    A trace's profiler needs the subscription, so nothing may record beside it.
+    """
+    return _traces[0]() if _traces else ""

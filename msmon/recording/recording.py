@@ -22,6 +22,7 @@ from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import Drops
+from msmon.threads import start_without_signals
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ class Recording:
         self._thread = threading.Thread(
             target=self._run, args=(duration_s,), name="msmon-recording", daemon=True
         )
-        self._thread.start()
+        start_without_signals(self._thread)
         unavailable = self.call(lambda recorder: recorder.start(kinds, disabled_domains))
         atexit.register(self.stop)
         return unavailable

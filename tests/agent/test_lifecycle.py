@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from msmon.agent.link.notices import Notices
 from msmon.bus.messages import Goodbye, Hello
 
 ENDINGS = {
@@ -251,3 +252,86 @@ def test_the_jobs_random_numbers_stay_what_they_are(daemon, job):
     daemon.await_hello()
     started.line()
     assert started.output() == "True"
+
+
+SIGWAIT = """
+signals = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+msmon.init(rank=0)
+stopped()
+record(KERNEL, 5)
+for number in sorted(signals) * 5:
+    os.kill(os.getpid(), number)
+    assert signal.sigwait(signals) == number
+masks = []
+for thread in os.listdir("/proc/self/task"):
+    with open(f"/proc/self/task/{thread}/status") as status:
+        masks += [int(line.split()[1], 16) for line in status if line.startswith("SigBlk")]
+print(len(masks), all(mask >> (number - 1) & 1 for mask in masks for number in signals), flush=True)
+"""
+
+
+def test_a_signal_that_the_job_blocks_and_waits_for_reaches_the_job(daemon, job):
+    started = job(SIGWAIT)
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    code, out, errors = started.end()
+    assert (code, errors) == (0, "")
+    threads, all_block = out.split()
+    assert int(threads) >= 5  # the main one, ours and ZeroMQ's
+    assert all_block == "True"
+
+
+CLOSED = """
+for number in {closed}:
+    os.close(number)
+msmon.init(rank=0)
+while not os.path.exists(os.environ["GO_ON"]):
+    time.sleep(0.02)
+double.double_flushes()
+ctypes.CDLL(None).write(1, b"printed", 7)
+ctypes.CDLL(None).write(2, b"printed", 7)
+with open(os.environ["RESULT"], "w") as result:
+    result.write(" ".join(os.readlink(f"/proc/self/fd/{{number}}") for number in {closed}))
+"""
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (1, 2), (2,)])
+def test_nothing_of_ours_takes_a_standard_descriptor_that_is_closed(daemon, job, tmp_path, closed):
+    go_on, result = tmp_path / "go on", tmp_path / "result"
+    started = job(CLOSED.format(closed=closed), GO_ON=str(go_on), RESULT=str(result))
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    go_on.touch()
+    assert started.process.wait(10) == 0
+    assert result.read_text().split() == ["/dev/null"] * len(closed)
+
+
+def test_no_step_of_the_job_breaks_the_heartbeat(daemon, job):
+    program = """
+msmon.init(rank=0)
+for number in (2**64, 2**63, -1, True):
+    try:
+        msmon.set_step(number)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+msmon.set_step(2**53)
+msmon.step()
+stopped()
+"""
+    started = job(program)
+    daemon.await_hello()
+    daemon.await_status(lambda status: status.step == 2**53 + 1, "the step")
+    assert started.end()[:2] == (0, "UsageError\n" * 4)
+    assert len(daemon.of_type(Hello)) == 1
+
+
+def test_a_note_after_the_end_goes_into_no_file_of_the_job(tmp_path):
+    notices = Notices()
+    notices.close()
+    with open(tmp_path / "checkpoint", "wb") as first, open(tmp_path / "second", "wb"):
+        notices.wake()
+        notices.status_changed()
+        notices.clear_signal()
+        first.write(b"")
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"", b""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections import deque
 
 from msmon.bus.messages import Answer
@@ -15,10 +16,13 @@ _MAX_ANSWERS = 100
 class Notices:
     """A pipe that wakes the link, with answers and a mark that the status has changed.
 
-    Any thread may add; only the link takes.
+    Any thread may add, also after :meth:`close`; only the link takes. Both ends of the pipe are
+    used and closed under ``_lock``: a number that was closed may be the job's own file by now.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # re-entrant: a signal handler may end the agent
+        self._closed = False
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signalled = False
         self._changed = False
@@ -31,7 +35,11 @@ class Notices:
 
     def wake(self) -> None:
         """Wake the link: there is something to send, or it is to end."""
-        if not self._signalled:
+        if self._signalled:
+            return
+        with self._lock:
+            if self._closed or self._signalled:
+                return
             self._signalled = True
             with contextlib.suppress(BlockingIOError):  # full: it will wake anyway
                 os.write(self._write_end, b"\0")
@@ -48,9 +56,11 @@ class Notices:
 
     def clear_signal(self) -> None:
         """Make the descriptor unreadable again. To be called before anything is taken."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._read_end, 4096)
-        self._signalled = False
+        with self._lock:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._read_end, 4096)
+            self._signalled = False
 
     def take_answers(self) -> list[tuple[str, Answer]]:
         """Return the answers left since the last call."""
@@ -62,6 +72,9 @@ class Notices:
         return changed
 
     def close(self) -> None:
-        """Close the pipe. Nobody may add any more."""
-        os.close(self._read_end)
-        os.close(self._write_end)
+        """Close the pipe, once the link has ended; what is added later reaches nobody."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._read_end)
+                os.close(self._write_end)

@@ -35,6 +35,7 @@ from msmon.bus.messages import (
     Welcome,
 )
 from msmon.errors import BusError
+from msmon.threads import start_without_signals
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -97,7 +98,7 @@ class Link:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        start_without_signals(self._thread)
 
     def shut_down(self, flush_s: float) -> None:
         """Have the thread send what is left within ``flush_s`` and end; returns at once."""

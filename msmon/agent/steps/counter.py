@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+MAX_STEP = 2**53
+"""Largest number that a job may give: one that every reader of JSON and SQL still counts from."""
+
 _RATE_SPAN_S = 1.0
 """The mean time of a step is taken over at least so long, where there are steps."""
 

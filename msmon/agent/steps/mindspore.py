@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 from msmon.agent.lifecycle import set_step, step
+from msmon.agent.steps.counter import MAX_STEP
 
 
 def mindspore_callback() -> Any:
@@ -23,7 +24,7 @@ def mindspore_callback() -> Any:
 
         def on_train_step_end(self, run_context: Any) -> None:
             number = run_context.original_args().get("cur_step_num")
-            if isinstance(number, int) and number > 0:
+            if isinstance(number, int) and 0 < number <= MAX_STEP:
                 set_step(number - 1)
             step()
 

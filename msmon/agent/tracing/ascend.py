@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from msmon.agent.tracing.backend import Keywords, arguments, listed, not_honoured
 from msmon.agent.tracing.plan import TracePlan
 from msmon.settings.trace_options import TRACE_OPTION
+from msmon.threads import UNBLOCK
 
 ENDLESS = 2**31 - 1
 """Active steps of the schedule of a trace that is limited by time."""
@@ -162,7 +163,7 @@ class AscendBackend:
     def _parse(self, path: Path) -> None:
         simplify = self._plan.options["data_simplification"]
         done = subprocess.run(
-            [sys.executable, "-c", self.ANALYSE, str(path), simplify],
+            [sys.executable, "-c", UNBLOCK + self.ANALYSE, str(path), simplify],
             env=_parsing_environment(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -31,6 +31,7 @@ from msmon.agent.tracing.progress import TraceProgress
 from msmon.agent.tracing.run import TraceRun
 from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, TraceState
 from msmon.errors import CommandRefused
+from msmon.threads import start_without_signals
 
 PAUSE_LEAD_STEPS = 3
 PAUSE_LEAD_S = 3.0
@@ -230,7 +231,7 @@ class Tracer:
         """Write on a thread of its own; False when the process can't start one any more."""
         writing = threading.Thread(target=self._write, args=(run,), name="msmon-trace", daemon=True)
         try:
-            writing.start()
+            start_without_signals(writing)
         except RuntimeError:
             return False
         self._writing = writing

@@ -1,0 +1,34 @@
+"""Threads of ours inside somebody else's process: they leave its signals alone.
+
+A signal to a process goes to any thread that does not block it. A job that blocks SIGTERM or
+SIGUSR1 in its own threads and collects it with ``sigwait`` or ``signalfd`` (as for Slurm's
+``--signal``) would be killed through a thread of ours that doesn't.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+_FAULTS = {
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
+    *(signal.SIGTRAP, signal.SIGSYS),
+}
+"""What a thread causes itself. Blocked, they would end the job without faulthandler's word."""
+
+UNBLOCK = "import signal; signal.pthread_sigmask(signal.SIG_SETMASK, ()); "
+"""Begins a Python program that a thread of ours starts: the mask is inherited."""
+
+
+def start_without_signals(thread: threading.Thread) -> None:
+    """Start a thread that blocks signals from its first instruction.
+
+    It inherits the mask of the caller, who has it changed for that moment. Threads that it
+    makes itself, such as ZeroMQ's and MSPTI's, inherit it as well. Raises RuntimeError as
+    ``Thread.start`` does.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
