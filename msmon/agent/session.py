@@ -14,7 +14,9 @@ from typing import Any
 
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.losses import LossReports
-from msmon.agent.ranks.parallel_groups import parallel_group_info
+from msmon.agent.pace import Pace
+from msmon.agent.ranks.parallel_groups import GroupWatch
+from msmon.agent.wall_clock import WallClock
 from msmon.errors import CommandRefused
 from msmon.recording.calls import CALL_ERRORS
 from msmon.recording.recorder import Recorder
@@ -29,17 +31,8 @@ FLUSH_INTERVAL_S = 1.0
 by itself, so it is told this often however long the report interval is."""
 
 MANY_SLOTS_OUT = 3
-"""More buffers inside MSPTI than the current one and a full one on its way out."""
-
-TICK_S = 0.25
-SHORTEST_TICK_S = 0.01
-_BUSY_BUFFERS = 3
-"""This many buffers in one tick: come back sooner."""
-
-_CLOCK_JUMP_NS = 1_000_000_000
-
-GROUPS_INTERVAL_S = 5.0
-"""Time between two looks for new parallel groups; the first is at the first tick."""
+"""So many buffers inside MSPTI are more than the one it fills and a full one on its way out:
+it is then told at once to deliver, before it runs out of them."""
 
 PAUSED = "paused"
 """Stage of the gap that a pause leaves: nothing was recorded, so nothing was dropped."""
@@ -48,7 +41,8 @@ PAUSED = "paused"
 class MonitoringSession:
     """A session from :meth:`start` to :meth:`stop` (or :meth:`abandon`), with ticks between.
 
-    ``step`` returns the current training step (-1: unknown).
+    Written by the collector's thread only. ``step`` returns the current training step (-1:
+    unknown). The id can't be guessed: it proves to the daemon who may go on with the session.
     """
 
     def __init__(
@@ -72,12 +66,11 @@ class MonitoringSession:
         self._untimed: Counter[str] = Counter()
         self._window_index = 0
         self._ended = False
-        self._tick_s = TICK_S
+        self._pace = Pace()
+        self._groups = GroupWatch()
         self._paused_s: float | None = None
         self.flushed_monotonic_s: float | None = None
         """When MSPTI last returned from a flush."""
-        self._groups = ""
-        self._next_groups_s = 0.0
         self._drops_before: Drops = {}
         """Records lost before the last pause; the recorder begins at 0 after it."""
 
@@ -94,12 +87,12 @@ class MonitoringSession:
             self._recorder.stop()
             raise CommandRefused("no kind can be recorded", _reasons(self.unavailable_kinds))
         now_s = time.monotonic()
-        self._anchor_ns = time.time_ns() - int(now_s * 1e9)
+        self._clock = WallClock()
         self._window_start_s = now_s
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
         duration_s = self.settings.duration_s
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
-        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns, now_s)
+        self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
         self._uplink.open(self.session_id, self.settings.as_fields(), self._recorder.start_ns)
 
     @property
@@ -115,7 +108,7 @@ class MonitoringSession:
     @property
     def next_tick_s(self) -> float:
         """When :meth:`tick` is to be called next, on the monotonic clock."""
-        next_s = time.monotonic() + self._tick_s
+        next_s = time.monotonic() + self._pace.tick_s
         if self.paused:
             return min(next_s, self._deadline_s)
         return min(next_s, self._next_flush_s, self._window_end_s, self._deadline_s)
@@ -197,18 +190,17 @@ class MonitoringSession:
         self._report_pause()
         self._window_start_s = now_s = time.monotonic()
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
-        self._losses = LossReports(self._recorder, self._report_gap, self._wall_ns, now_s)
+        self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
 
     def _report_pause(self) -> None:
         if self._paused_s is not None:
-            start_ns, end_ns = self._wall_ns(self._paused_s), self._wall_ns(time.monotonic())
+            start_ns, end_ns = map(self._clock.at_ns, (self._paused_s, time.monotonic()))
             self._report_gap(Gap(PAUSED, start_ns, end_ns, None, "paused for a trace"))
             self._paused_s = None
 
     def stop(self, reason: str) -> None:
         """End the recording and deliver all that it holds."""
-        self._next_groups_s = 0.0
-        self._note_groups()
+        self._note_groups(at_end=True)
         if self.paused:
             self._report_pause()
             self._close(reason)
@@ -227,7 +219,7 @@ class MonitoringSession:
 
     def _close(self, reason: str) -> None:
         self._ended = True
-        end_ns = self._wall_ns(time.monotonic())
+        end_ns = self._clock.at_ns(time.monotonic())
         self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
 
     def counts(self) -> Counts:
@@ -268,18 +260,11 @@ class MonitoringSession:
             self._kept[name] += len(kept)
             if self.settings.ship_records and len(kept):
                 self._uplink.put_records(self.session_id, kept)
-        self._pace(self._recorder.buffers_read - buffers_before)
+        self._pace.note(self._recorder.buffers_read - buffers_before)
         self._losses.report(time.monotonic())
 
     def _report_gap(self, gap: Gap) -> None:
         self._uplink.put_gap(self.session_id, gap)
-
-    def _pace(self, buffers: int) -> None:
-        """Come sooner while buffers fill quickly, later again when they don't."""
-        if buffers >= _BUSY_BUFFERS:
-            self._tick_s = max(SHORTEST_TICK_S, self._tick_s / 2)
-        else:
-            self._tick_s = min(TICK_S, self._tick_s * 2)
 
     # --- windows ----------------------------------------------------------------------
 
@@ -291,36 +276,22 @@ class MonitoringSession:
         now_s = time.monotonic()
         window = self._statistics.close(
             self._window_index,
-            self._wall_ns(self._window_start_s),
-            self._wall_ns(now_s),
+            self._clock.at_ns(self._window_start_s),
+            self._clock.at_ns(now_s),
             self._step(),
         )
         self._untimed.update(window.untimed)
         self._uplink.put_window(self.session_id, window)
         self._window_index += 1
         self._window_start_s = now_s
-        self._note_clock_jump(now_s)
-
-    def _wall_ns(self, monotonic_s: float) -> int:
-        return self._anchor_ns + int(monotonic_s * 1e9)
-
-    def _note_groups(self) -> None:
-        """Send the parallel groups early and again when they have changed."""
-        now_s = time.monotonic()
-        if now_s < self._next_groups_s:
-            return
-        self._next_groups_s = now_s + GROUPS_INTERVAL_S
-        groups = parallel_group_info()
-        if groups and groups != self._groups:
-            self._groups = groups
-            self._uplink.put_note(self.session_id, "parallel_group_info", groups)
-
-    def _note_clock_jump(self, now_s: float) -> None:
-        """Follow the wall clock when somebody has set it, and say so."""
-        jump_ns = time.time_ns() - self._wall_ns(now_s)
-        if abs(jump_ns) > _CLOCK_JUMP_NS:
-            self._anchor_ns += jump_ns
+        jump_ns = self._clock.follow()
+        if jump_ns:
             self._uplink.put_note(self.session_id, "clock_jump_ns", str(jump_ns))
+
+    def _note_groups(self, at_end: bool = False) -> None:
+        groups = self._groups.news(at_end)
+        if groups:
+            self._uplink.put_note(self.session_id, "parallel_group_info", groups)
 
 
 def _reasons(unavailable: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 Groups = dict[str, dict[str, Any]]
@@ -17,9 +18,35 @@ Groups = dict[str, dict[str, Any]]
 HCCL_WORLD = "hccl_world_group"
 """MindSpore's name of the group of all ranks."""
 
+INTERVAL_S = 5.0
+"""Time between two looks for new groups; a job makes them in its first minutes, if at all."""
+
 READ_ERRORS = (AttributeError, KeyError, LookupError, RuntimeError, TypeError, ValueError)
 """What the frameworks' internals raise when they differ from what is expected here, or when a
 group ends at this very moment."""
+
+
+class GroupWatch:
+    """Looks for groups early, now and then, and at the end. Used on one thread."""
+
+    def __init__(self) -> None:
+        self._known = ""
+        self._next_s = 0.0
+
+    def news(self, at_end: bool = False) -> str:
+        """Return the groups as JSON when they have changed since the last look, else "".
+
+        Looks at most once per ``INTERVAL_S``, except at the end.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next_s and not at_end:
+            return ""
+        self._next_s = now_s + INTERVAL_S
+        groups = parallel_group_info()
+        if not groups or groups == self._known:
+            return ""
+        self._known = groups
+        return groups
 
 
 def parallel_group_info() -> str:

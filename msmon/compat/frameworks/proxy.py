@@ -1,10 +1,18 @@
 """``PyDynamicMonitorProxy``: the five methods through which torch_npu and MindSpore drive a
 monitor.
 
-The frameworks call ``init_dyno`` and ``poll_dyno`` in a helper process that they fork, the
-others in the ranks, on the thread that trains, and the last one at exit. None raises, and
-none waits longer than its docstring says. Nothing is made before the first call, so that
-nothing made before a fork is used after it.
+Who calls what:
+
+* A *helper* process, which the framework forks from one rank of a host, calls ``init_dyno``
+  once and then ``poll_dyno`` for ever. It hands each text that it gets to all ranks of the
+  host through shared memory. For the daemon the helper is a *carrier* of commands.
+* Each rank calls ``enable_dyno_npu_monitor`` with that text, on the thread that trains.
+* One rank calls ``update_profiler_status``, on the thread that trains; the helper calls it
+  once more when it ends.
+* Each rank calls ``finalize_dyno`` when it exits.
+
+No method raises, and none waits longer than its docstring says. Nothing is made before the
+first call: the module is imported before the fork, and sockets and threads do not survive it.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msmon.agent import lifecycle
 from msmon.agent.log import AgentLog
+from msmon.agent.steps.counter import MAX_STEP
 from msmon.compat.frameworks.config_text import monitor_command
 from msmon.settings.options import MONITOR_OPTIONS
 
@@ -31,7 +40,7 @@ UPDATABLE = frozenset(option.name for option in MONITOR_OPTIONS if option.updata
 
 
 def _never_raises(otherwise: Any) -> Callable[[Method], Method]:
-    """Make a method log what it raises and return ``otherwise`` then."""
+    """Return a decorator: what the method raises is logged, and ``otherwise`` returned."""
 
     def wrap(method: Method) -> Method:
         @functools.wraps(method)
@@ -49,7 +58,12 @@ def _never_raises(otherwise: Any) -> Callable[[Method], Method]:
 
 
 class DynamicMonitorProxy:
-    """The object behind the name; calling it gives itself, as the frameworks expect."""
+    """The object behind the name ``PyDynamicMonitorProxy``.
+
+    The frameworks write ``proxy = PyDynamicMonitorProxy()`` and expect the one instance, so
+    calling the object returns it. ``_carrier`` is written in the helper, ``_last_config`` by
+    the thread that trains.
+    """
 
     def __init__(self) -> None:
         self._carrier: Carrier | None = None
@@ -62,8 +76,9 @@ class DynamicMonitorProxy:
     def init_dyno(self, npu_id: int) -> bool:
         """Begin to take commands for the rank that has forked this process. Returns at once.
 
-        True even without a daemon: the frameworks ask only once, and one may come later.
-        ``npu_id`` is the global rank, -1 if unknown.
+        Returns True even when no daemon runs: the frameworks ask only once and give up for
+        good on False, and a daemon may be started later. ``npu_id`` is the global rank, -1 if
+        unknown, despite its name.
         """
         from msmon.compat.frameworks.carrier import Carrier
 
@@ -73,16 +88,20 @@ class DynamicMonitorProxy:
 
     @_never_raises("")
     def poll_dyno(self) -> str:
-        """Return the text of the next command, "" where none comes within half a second."""
+        """Return the text of the next command, "" where none comes within half a second.
+
+        It waits that long because MindSpore asks again without a pause.
+        """
         carrier = self._own_carrier()
         return carrier.poll() if carrier is not None else ""
 
     @_never_raises(None)
     def enable_dyno_npu_monitor(self, config_map: Mapping[str, str]) -> None:
-        """Queue a command to this rank's agent; the same text again costs a comparison.
+        """Queue a command to this rank's agent and return.
 
-        MindSpore repeats it at every step. The first call starts an agent where there is
-        none, which takes as long as the import of its modules.
+        MindSpore hands over the same command at every step, so an unchanged one is dropped
+        after a comparison. The first call starts the agent where there is none, which takes
+        as long as the import of its modules.
         """
         if config_map == self._last_config:
             return
@@ -100,9 +119,10 @@ class DynamicMonitorProxy:
 
     @_never_raises(None)
     def update_profiler_status(self, status: Mapping[str, str]) -> None:
-        """Note what the framework says of its own trace; the next heartbeat carries it.
+        """Keep what the framework says of its own trace; the next heartbeat carries it.
 
-        In the helper, "uninitialized" is its last word: there it says goodbye, within a second.
+        The helper calls this with the state "uninitialized" when it ends. It then says goodbye
+        to the daemon, within a second, because the frameworks end it without any clean-up.
         """
         state = _number(status, "profiler_status")
         carrier = self._own_carrier()
@@ -110,9 +130,9 @@ class DynamicMonitorProxy:
             if state == UNINITIALIZED:
                 carrier.leave()
             return
-        agent = (
-            lifecycle.current_agent()
-        )  # none is started: that would cut other ranks off their carrier
+        # no agent is started here: the daemon would then send this rank's commands to it, and
+        # the other ranks of the host, which have none, would no longer get theirs
+        agent = lifecycle.current_agent()
         if agent is not None:
             agent.note_framework_trace(
                 {
@@ -128,16 +148,18 @@ class DynamicMonitorProxy:
         lifecycle.shutdown()
 
     def _own_carrier(self) -> Carrier | None:
-        """Return this very process's carrier: one that a parent made is not ours."""
+        """Return the carrier made in this process, not one that a fork has copied here."""
         carrier = self._carrier
         return carrier if carrier is not None and carrier.pid == os.getpid() else None
 
 
 def _number(status: Mapping[str, str], name: str) -> int:
+    """Return a number that the framework reports as text; -1 for what is none that can be sent."""
     try:
-        return int(status[name])
+        number = int(status[name])
     except (KeyError, ValueError):
         return UNINITIALIZED
+    return number if abs(number) <= MAX_STEP else UNINITIALIZED
 
 
 shared = DynamicMonitorProxy()

@@ -1,0 +1,27 @@
+"""How often a session looks for full buffers."""
+
+from __future__ import annotations
+
+TICK_S = 0.25
+SHORTEST_TICK_S = 0.01
+
+_BUSY_BUFFERS = 3
+"""So many buffers at one look: they fill faster than we come."""
+
+
+class Pace:
+    """The time between two looks, which follows the load. Used on one thread.
+
+    Example: a job that fills 100 buffers of 8 MiB per second yields 25 at the first look; the
+    time is halved until a look finds one or two, and doubled again when the burst is over.
+    """
+
+    def __init__(self) -> None:
+        self.tick_s = TICK_S
+
+    def note(self, buffers: int) -> None:
+        """Take how many buffers the last look has found."""
+        if buffers >= _BUSY_BUFFERS:
+            self.tick_s = max(SHORTEST_TICK_S, self.tick_s / 2)
+        else:
+            self.tick_s = min(TICK_S, self.tick_s * 2)
