@@ -241,7 +241,7 @@ class Fleet:
             rows = self.request(StatusRequest()).rows
         except BusError:
             return -1
-        return sum(row["state"] != "lost" for row in rows)
+        return sum(row.state != "lost" for row in rows)
 
     def _start(self, *arguments: str) -> None:
         self._processes.append(
@@ -287,7 +287,7 @@ def measure_busy(show: Callable[[str, float], None]) -> None:
         share = busy.cpu_share(BUSY_SECONDS)
         rows = busy.request(StatusRequest()).rows
         busy.seconds_of("stop")
-        kept = sum(sum(row["received"].values()) for row in rows)
+        kept = sum(sum(row.received.values()) for row in rows)
         busy.end()
         lines = busy.windows_path.read_bytes().count(b"\n")
     windows = lines / OPERATORS

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
+from msmon.bounds import (
+    CountsByKind,
+    CountsByStage,
+    HostName,
+    JobName,
+    OptionText,
+    PathText,
+    Sentence,
+    Word,
+)
 from msmon.errors import UsageError
 from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, parse_kinds
@@ -39,7 +50,7 @@ class DropStage(enum.Enum):
     """An output failed to write."""
 
 
-Drops = dict[str, "int | None"]
+Drops = CountsByStage
 """What was lost per stage (the value of a :class:`DropStage`); None: nobody knows how much."""
 
 
@@ -57,22 +68,22 @@ def merged_drops(*parts: Drops) -> Drops:
 class ProcessInfo:
     """A training process. ``key`` identifies it even where pids repeat across containers."""
 
-    host: str
+    host: HostName
     pid: int
     start_time: int
     """Start time in clock ticks since boot (/proc/PID/stat, field 22)."""
-    container: str = ""
+    container: JobName = ""
     """Container or pid namespace id; empty outside containers."""
     rank: int = UNKNOWN_RANK
     local_rank: int = UNKNOWN_RANK
     world_size: int = 0
     device: int = -1
-    job_id: str = ""
+    job_id: JobName = ""
     """Job id of the scheduler, kept as text ("123_4" is a valid Slurm id)."""
-    framework: str = ""
+    framework: Word = ""
     uid: int = -1
-    command: str = ""
-    launch: str = ""
+    command: Sentence = ""
+    launch: JobName = ""
     """What all ranks of one launch on this host share, and no other launch; may be empty."""
     local_world_size: int = 0
     """Ranks of the launch on this host; 0: unknown."""
@@ -87,12 +98,12 @@ class ProcessInfo:
 class MonitorSettings:
     """Settings in force for one session; fields are those of ``MONITOR_OPTIONS``."""
 
-    kinds: str = ""
-    filter: str = MONITOR_OPTION["filter"].default
+    kinds: OptionText = ""
+    filter: OptionText = MONITOR_OPTION["filter"].default
     report_interval_s: float = MONITOR_OPTION["report_interval_s"].default
     duration_s: float = MONITOR_OPTION["duration_s"].default
-    log_file: str = MONITOR_OPTION["log_file"].default
-    export_type: str = MONITOR_OPTION["export_type"].default
+    log_file: PathText = MONITOR_OPTION["log_file"].default
+    export_type: Word = MONITOR_OPTION["export_type"].default
     jsonl_rotate_lines: int = MONITOR_OPTION["jsonl_rotate_lines"].default
     jsonl_rotate_files: int = MONITOR_OPTION["jsonl_rotate_files"].default
     ship_records: bool = MONITOR_OPTION["ship_records"].default
@@ -123,14 +134,14 @@ class MonitorSettings:
             checked.setdefault("kinds", format_kinds(self.active_kinds))
         return dataclasses.replace(self, **checked)
 
-    @property
+    @functools.cached_property
     def active_kinds(self) -> frozenset[ActivityKind]:
         """Kinds to collect: ``kinds``, else those the filter names, else Marker."""
         if self.kinds:
             return parse_kinds(self.kinds)
         return self.active_filter.kinds or frozenset({ActivityKind.Marker})
 
-    @property
+    @functools.cached_property
     def active_filter(self) -> Filter:
         """The parsed filter."""
         return Filter.parse(self.filter)
@@ -154,11 +165,11 @@ class SessionInfo:
 class Counts:
     """Records of one session so far, per kind name; drops per stage."""
 
-    received: dict[str, int] = field(default_factory=dict)
+    received: CountsByKind = field(default_factory=dict)
     """Decoded from buffers."""
-    kept: dict[str, int] = field(default_factory=dict)
+    kept: CountsByKind = field(default_factory=dict)
     """Passed the filter."""
-    untimed: dict[str, int] = field(default_factory=dict)
+    untimed: CountsByKind = field(default_factory=dict)
     """Kept, but without usable times, and so left out of statistics."""
     drops: Drops = field(default_factory=dict)
 
@@ -167,12 +178,12 @@ class Counts:
 class Gap:
     """A span of a session in which records were lost. ``records`` per kind name, None: unknown."""
 
-    stage: str
+    stage: Word
     """The value of a :class:`DropStage`, or "paused"."""
     start_ns: int
     end_ns: int
-    records: dict[str, int] | None
-    reason: str = ""
+    records: Optional[CountsByKind]
+    reason: Sentence = ""
 
 
 @dataclass(frozen=True)
@@ -180,5 +191,5 @@ class SessionEnd:
     """How a session ended. ``end_ns`` is wall clock; reason "lost": the process vanished."""
 
     end_ns: int
-    reason: str
+    reason: Sentence
     counts: Counts = field(default_factory=Counts)

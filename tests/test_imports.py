@@ -19,15 +19,16 @@ import msmon
 
 ROOT = Path(msmon.__file__).parent
 
-DOMAIN = {"errors", "logs", "threads", "records", "settings", "sessions"}
+DOMAIN = {"bounds", "errors", "logs", "threads", "records", "settings", "sessions"}
 
 ALLOWED_ROOMS = {
+    "bounds": set(),
     "errors": set(),
     "logs": set(),
     "threads": set(),
-    "records": {"errors"},
+    "records": {"bounds", "errors"},
     "settings": {"errors", "records"},
-    "sessions": {"errors", "records", "settings"},
+    "sessions": {"bounds", "errors", "records", "settings"},
     "ffi": DOMAIN,
     "simulation": DOMAIN | {"ffi"},
     "recording": DOMAIN | {"ffi", "simulation"},
@@ -49,7 +50,7 @@ MAX_FILES = 15
 """Modules in one folder: more than this is two rooms."""
 
 AGENT_PATH = (
-    *("errors", "logs", "threads", "records", "settings", "sessions"),
+    *("bounds", "errors", "logs", "threads", "records", "settings", "sessions"),
     *("ffi", "simulation", "recording"),
     *("formats", "monitor_api", "bus", "agent"),
 )

@@ -20,8 +20,10 @@ from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.tracer import Tracer
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.headroom import hold_standard_descriptors
-from msmon.bus.messages import Hello, Status, TraceState
-from msmon.sessions import ProcessInfo
+from msmon.bus.messages import Hello, Status
+from msmon.bus.rows import TraceRow
+from msmon.bus.words import ProcessState, TraceState
+from msmon.sessions import MonitorSettings, ProcessInfo
 
 SESSION_END_LIMIT_S = 0.7
 """How long the exit of the job may be held up to end a running session."""
@@ -119,11 +121,11 @@ class Agent:
         framework = self._framework_trace if trace.state is TraceState.IDLE else {}
         self._steps.measure()
         return Status(
-            state="tracing" if trace.state is TraceState.RUNNING else now.state,
+            state=ProcessState.TRACING if trace.state is TraceState.RUNNING else now.state,
             step=self._steps.current,
             step_age_s=self._steps.age_s,
             session_id=now.session_id,
-            settings=now.settings,
+            settings=MonitorSettings(**now.settings) if now.settings else None,
             unavailable_kinds=now.unavailable_kinds,
             counts=now.counts,
             stuck_in=self._collector.stuck_in,
@@ -131,7 +133,7 @@ class Agent:
             library=now.library,
             flush_age_s=_age_s(now.flushed_monotonic_s),
             problem=now.problem,
-            trace={**trace.as_fields(), **framework, "step_s": self._steps.step_s},
+            trace=TraceRow(**{**trace.as_fields(), **framework, "step_s": self._steps.step_s}),
         )
 
 

@@ -7,16 +7,26 @@ in is checked for size, depth, unknown fields and types before a message is made
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import numbers
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, NamedTuple, Optional
 
 import msgpack
 
+from msmon.bounds import Bound
 from msmon.bus import messages
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Message, Reply
-from msmon.bus.schema import checker_of_fields
+from msmon.bus.schema import (
+    TOLD,
+    checker_of_fields,
+    default_of,
+    hints_of,
+    prose_bound,
+    shortened,
+)
 from msmon.errors import ProtocolMismatch, UsageError
 
 MAX_HEADER_BYTES = 64 << 10
@@ -32,6 +42,10 @@ MESSAGE_TYPES: dict[str, type[Message]] = {
     for kind in vars(messages).values()
     if isinstance(kind, type) and issubclass(kind, Message) and kind.TYPE
 }
+
+
+_CHECKERS = {kind: checker_of_fields(kind) for kind in MESSAGE_TYPES.values()}
+"""Made when this module is loaded, so that a field without a bound is found at once."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +65,22 @@ def encode(message: Message, message_id: str = "", payload: Sequence[bytes] = ()
         "id": message_id,
         **_plain_fields(message),
     }
-    packed: bytes = msgpack.packb(header, default=_plain, unicode_errors="surrogateescape")
+    packed: bytes = msgpack.packb(header, default=plain, unicode_errors="surrogateescape")
     limit = MAX_REPLY_HEADER_BYTES if isinstance(message, Reply) else MAX_HEADER_BYTES
     if len(packed) > limit:
+        if isinstance(message, Reply) and message.rows:
+            return encode(_with_fewer_rows(message, len(packed)), message_id, payload)
         raise UsageError(f"a {message.TYPE!r} message of {len(packed)} bytes is too large")
     _check_payload(payload)
     return [packed, *payload]
+
+
+def _with_fewer_rows(reply: Reply, packed_bytes: int) -> Reply:
+    """Return a reply that is about as long as one may be, and says how many rows it lacks."""
+    kept = len(reply.rows) * MAX_REPLY_HEADER_BYTES * 9 // (packed_bytes * 10)
+    lacking = f"{len(reply.rows) - kept} more do not fit into one answer: select fewer processes"
+    text = f"{reply.text}; {lacking}" if reply.text else lacking
+    return dataclasses.replace(reply, rows=reply.rows[:kept], text=text)
 
 
 def decode(
@@ -80,7 +104,7 @@ def decode(
     payload = tuple(frames[1:])
     _check_payload(payload)
     try:
-        message = checker_of_fields(kind)(header, "")
+        message = _CHECKERS[kind](header, "")
     except UsageError as error:
         hint = _upgrade_hint(version, sender, receiver)
         raise UsageError(f"message {kind.TYPE!r}: {error.message}", hint) from None
@@ -97,27 +121,63 @@ def message_id_of(frames: Sequence[bytes]) -> str:
     return str(message_id) if valid else ""
 
 
+class _Sent(NamedTuple):
+    """How one field of a class is written."""
+
+    name: str
+    default: Any
+    prose: Optional[Bound]
+    """Its bound, where it is a text that may be cut."""
+
+
+_layouts: dict[type[Any], list[_Sent]] = {}
+
+
+def _layout(cls: type[Any]) -> list[_Sent]:
+    if cls not in _layouts:
+        hints = hints_of(cls)
+        _layouts[cls] = [
+            _Sent(item.name, default_of(item), prose_bound(hints[item.name]))
+            for item in fields(cls)
+        ]
+    return _layouts[cls]
+
+
 def _plain_fields(value: Any) -> dict[str, Any]:
-    """Return the fields that say something.
+    """Return the fields of a message, or of a dataclass in one, that say something.
 
-    What has its default is left out: a side that is older, and doesn't know a field, only
-    meets it (and refuses it) where it matters.
+    A field with its default is left out: a side that is older, and refuses fields it doesn't know,
+    then meets a new field only where it matters. Prose is cut to its bound.
     """
-    return {
-        item.name: getattr(value, item.name)
-        for item in fields(value)
-        if getattr(value, item.name) != _default(item)
-    }
+    if isinstance(value, TOLD):
+        return as_fields(value)
+    sent = {}
+    for name, default, prose in _layout(type(value)):
+        item = getattr(value, name)
+        if item != default:
+            sent[name] = item if prose is None else shortened(item, prose)
+    return sent
 
 
-def _default(item: Field[Any]) -> Any:
-    return item.default if item.default_factory is MISSING else item.default_factory()
+def as_fields(value: Any) -> dict[str, Any]:
+    """Return every field of a row, as the wire and ``--json`` have it: see ``bus.rows``."""
+    sent = {}
+    for name, default, prose in _layout(type(value)):
+        item = getattr(value, name)
+        if item is None and default is not MISSING:
+            continue
+        if prose is not None and item is not None:
+            item = shortened(item, prose)
+        sent[name] = {} if item is None else item
+    return sent
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turn what msgpack can't pack into what it can: dataclasses and numpy numbers."""
     if is_dataclass(value):
         return _plain_fields(value)
+    if isinstance(value, enum.Enum):
+        return value.value
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):

@@ -7,18 +7,50 @@ Direction: A agent, D daemon, C client (command line).
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Optional, Union
 
+from msmon.bounds import (
+    Bound,
+    HostName,
+    Identifier,
+    JobName,
+    OptionValues,
+    Prose,
+    Sentence,
+    Word,
+)
+from msmon.bus.rows import (
+    AnswerRow,
+    DaemonRow,
+    MissingRow,
+    Reasons,
+    Row,
+    StatusRow,
+    TraceRow,
+)
+from msmon.bus.words import MonitorAction, Outcome, ProcessState, TraceAction
 from msmon.records.window_header import WindowHeader
-from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
+from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 
+Numbers = Annotated[list[int], Bound(10_000)]
+"""Process ids or ranks: as many as processes can be registered."""
+
 MAX_PROBLEM_CHARACTERS = 4096
 """What a status tells of an error at most: a longer header could not be sent at all."""
+
+
+MAX_ROWS = 20_000
+"""Rows of a reply. A daemon knows no more than half as many processes."""
+
+NoteText = Annotated[str, Bound(64 << 10)]
+"""As long as a header may be. Longer values come as a payload frame."""
+
+ReplyText = Annotated[str, Bound(64 << 10, cut=True)]
+"""It may name many processes, or what each of many daemons says."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +68,11 @@ class Hello(Message):
     """A→D, C→D. First message on every connection. ``process`` is None for a client."""
 
     TYPE = "hello"
-    version: str
-    role: str
+    version: Word
+    role: Word
     """"agent", "client", or "carrier": a helper process of a framework, which takes commands
     for ranks that have no agent; ``process`` is then the rank that it belongs to."""
-    process: ProcessInfo | None = None
+    process: Optional[ProcessInfo] = None
 
 
 @dataclass(frozen=True)
@@ -48,8 +80,8 @@ class Welcome(Message):
     """D→A, D→C. Answer to a hello."""
 
     TYPE = "welcome"
-    version: str
-    host: str
+    version: Word
+    host: HostName
     pid: int
     heartbeat_s: float
 
@@ -59,8 +91,8 @@ class Refused(Message):
     """D→any. The message with the same id was not accepted."""
 
     TYPE = "refused"
-    reason: str
-    next_step: str = ""
+    reason: Prose
+    next_step: Prose = ""
 
 
 @dataclass(frozen=True)
@@ -68,25 +100,10 @@ class Goodbye(Message):
     """A→D. The process ends its connection on purpose."""
 
     TYPE = "goodbye"
-    reason: str
+    reason: Sentence
 
 
 # --- agent state --------------------------------------------------------------
-
-
-class TraceState(enum.Enum):
-    """What a detailed trace is doing. It holds the process's profiler while READY or RUNNING."""
-
-    IDLE = "idle"
-    """No trace was asked for yet."""
-    READY = "ready"
-    """Accepted; its first step is still to come."""
-    RUNNING = "running"
-    PARSING = "parsing"
-    """All steps are on record and the files are being written."""
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
@@ -94,31 +111,28 @@ class Status(Message):
     """A→D. Heartbeat and state, sent every ``heartbeat_s`` and after each change."""
 
     TYPE = "status"
-    state: str
-    """"idle", "starting", "monitoring", "paused", "stopping", "failed", "tracing"."""
+    state: Union[ProcessState, Word]
     step: int = -1
     step_age_s: float = -1.0
     """Seconds since the last step; -1 when none was seen."""
-    session_id: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """``MonitorSettings.as_fields()`` of the running session, else empty."""
-    unavailable_kinds: dict[str, str] = field(default_factory=dict)
+    session_id: Identifier = ""
+    settings: Optional[MonitorSettings] = None
+    """What is in force in the running session, ``kinds`` spelled out; None when none runs."""
+    unavailable_kinds: Reasons = field(default_factory=dict)
     """Kind name → why it could not be enabled."""
     counts: Counts = field(default_factory=Counts)
-    stuck_in: str = ""
+    stuck_in: Sentence = ""
     """The MSPTI call that has not returned for seconds, say "msptiActivityEnable(Kernel)"."""
     cpu_s: float = 0.0
     """CPU seconds used by the agent's threads so far."""
     flush_age_s: float = -1.0
     """Seconds since MSPTI was last flushed in this session; -1 when it has not been yet."""
-    library: str = ""
+    library: Sentence = ""
     """Which MSPTI library is in use and why, or "simulated"."""
-    problem: str = ""
+    problem: Prose = ""
     """What keeps this process from being monitored, if anything."""
-    trace: dict[str, Any] = field(default_factory=dict)
-    """The last detailed trace: state (a value of TraceState), trace_id, backend, start_step,
-    stop_step (the step after the last), captured, path, files, reason, …; and step_s, the mean
-    seconds per step."""
+    trace: Optional[TraceRow] = None
+    """The last detailed trace, or the state "idle" with the pace of the steps."""
 
 
 # --- commands -------------------------------------------------------------------
@@ -128,29 +142,29 @@ class Status(Message):
 class Selection:
     """Which processes a command is for; an empty list means no restriction."""
 
-    pids: list[int] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
-    job_ids: list[str] = field(default_factory=list)
+    pids: Numbers = field(default_factory=list)
+    ranks: Numbers = field(default_factory=list)
+    job_ids: Annotated[list[JobName], Bound(1000)] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class MonitorRequest(Message):
-    """C→D. ``action``: start, update or stop. ``fields`` holds only what was mentioned."""
+    """C→D. ``fields`` holds only what was mentioned."""
 
     TYPE = "monitor-request"
-    action: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    action: Union[MonitorAction, Word]
+    fields: OptionValues = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     timeout_s: float = 10.0
 
 
 @dataclass(frozen=True)
 class TraceRequest(Message):
-    """C→D. ``action``: start or cancel. ``fields``: see ``trace_options.TRACE_OPTIONS``."""
+    """C→D. ``fields``: see ``trace_options.TRACE_OPTIONS``."""
 
     TYPE = "trace-request"
-    action: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    action: Union[TraceAction, Word]
+    fields: OptionValues = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     process_limit: int = 0
     """At most this many processes; 0: all matched."""
@@ -177,18 +191,27 @@ class VersionRequest(Message):
 class Reply(Message):
     """D→C. Final answer to a request.
 
-    ``outcome``: "ok", "partial" (some process failed), "failed" (all failed),
-    "none-registered", "none-matched", "lost" (matched, since dead).
-    ``rows``: one mapping per process: host, pid, rank, device, framework, job_id, state,
-    ok, text, files, … ``daemon``: facts on the daemon itself (version, host, pid, sinks).
+    A status has a row per process. A command has one for each process that it was for, and one
+    for each pid, rank or job that was asked for and is not there. ``daemon`` comes with the
+    answers to a status and to a question for the version.
     """
 
     TYPE = "reply"
-    outcome: str
-    text: str = ""
-    next_step: str = ""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    daemon: dict[str, Any] = field(default_factory=dict)
+    outcome: Union[Outcome, Word]
+    text: ReplyText = ""
+    next_step: ReplyText = ""
+    rows: Annotated[list[Row], Bound(MAX_ROWS, cut=True)] = field(default_factory=list)
+    daemon: Optional[DaemonRow] = None
+
+    @property
+    def status_rows(self) -> list[StatusRow]:
+        """The rows of an answer to a status."""
+        return [row for row in self.rows if isinstance(row, StatusRow)]
+
+    @property
+    def answer_rows(self) -> list[Union[AnswerRow, MissingRow]]:
+        """The rows of an answer to a command."""
+        return [row for row in self.rows if not isinstance(row, StatusRow)]
 
 
 @dataclass(frozen=True)
@@ -196,11 +219,11 @@ class Command(Message):
     """D→A. ``action``: monitor.start, monitor.update, monitor.stop, trace.start, trace.cancel."""
 
     TYPE = "command"
-    action: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    request_id: str = ""
+    action: Word
+    fields: OptionValues = field(default_factory=dict)
+    request_id: Identifier = ""
     """Equal in every command that one request caused: a rank carries it out once."""
-    ranks: list[int] = field(default_factory=list)
+    ranks: Numbers = field(default_factory=list)
     """To a carrier: only these ranks are meant; empty: all that it reaches."""
 
 
@@ -210,9 +233,9 @@ class Answer(Message):
 
     TYPE = "answer"
     ok: bool
-    text: str = ""
-    next_step: str = ""
-    session_id: str = ""
+    text: Prose = ""
+    next_step: Prose = ""
+    session_id: Identifier = ""
     """The session, or the trace, that the command was about."""
     step: int = -1
     """The current step, in answers to trace commands."""
@@ -226,9 +249,9 @@ class SessionOpened(Message):
     """A→D. Opens a stream; also the first thing resent after a reconnect (same seq)."""
 
     TYPE = "session-opened"
-    session_id: str
+    session_id: Identifier
     seq: int
-    settings: dict[str, Any]
+    settings: OptionValues
     start_ns: int
 
 
@@ -237,7 +260,7 @@ class Records(Message):
     """A→D. One batch. Payload frames: those of ``Batch.to_frames``."""
 
     TYPE = "records"
-    session_id: str
+    session_id: Identifier
     seq: int
     kind: int
     count: int
@@ -247,7 +270,7 @@ class Records(Message):
 class InStream(Message):
     """Base of a message whose other fields come from elsewhere: its place in the stream."""
 
-    session_id: str
+    session_id: Identifier
     seq: int
 
 
@@ -266,10 +289,10 @@ class SessionNote(Message):
     """
 
     TYPE = "session-note"
-    session_id: str
+    session_id: Identifier
     seq: int
-    key: str
-    value: str
+    key: Word
+    value: NoteText
 
 
 @dataclass(frozen=True)
@@ -277,7 +300,7 @@ class GapReport(Message):
     """A→D. Records were lost before they could be sent."""
 
     TYPE = "gap"
-    session_id: str
+    session_id: Identifier
     seq: int
     gap: Gap
 
@@ -287,7 +310,7 @@ class SessionClosed(Message):
     """A→D. Last of the stream."""
 
     TYPE = "session-closed"
-    session_id: str
+    session_id: Identifier
     seq: int
     end: SessionEnd
 
@@ -297,5 +320,5 @@ class Acknowledged(Message):
     """D→A. Everything of the session up to ``seq`` is safe with the daemon or its outputs."""
 
     TYPE = "ack"
-    session_id: str
+    session_id: Identifier
     seq: int

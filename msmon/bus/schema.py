@@ -1,42 +1,33 @@
 """Checks of incoming values, made from the type hints of the message dataclasses.
 
-A checker takes a plain value (as msgpack yields it) and the place where it stood,
-and returns the value to use; it raises UsageError that names the place. Checkers
-are made once per type.
+A checker takes a plain value (as msgpack yields it) and the place where it stood, and returns the
+value to use; it raises UsageError that names the place. Checkers are made once per class.
+
+Every text, list and map has a bound beside its hint (:class:`msmon.bounds.Bound`). What has none
+can't be made into a checker, so a field without a bound fails when the codec is loaded.
 """
 
 from __future__ import annotations
 
-import ast
+import enum
 import math
-import sys
-from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
+from msmon.bounds import Bound
+from msmon.bus.rows import Facts
 from msmon.errors import UsageError
+from msmon.sessions import MonitorSettings
 
 Checker = Callable[[Any, str], Any]
 
-MAX_DEPTH = 12
-"""Nesting of lists and maps where any plain value is allowed."""
+TOLD = (Facts, MonitorSettings)
+"""Classes that only tell something: a field that a newer side has added is passed over."""
+
+_CUT_MARK = " …"
 
 _made: dict[type[Any], Checker] = {}
-
-
-class _UnionSyntax(ast.NodeTransformer):
-    """Rewrites ``X | Y`` to ``Union[X, Y]``, which Python 3.9 can evaluate too."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        both = ast.Tuple([node.left, node.right], ast.Load())
-        return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
-
-
-def _evaluate(hint: str, module: str) -> Any:
-    tree = ast.fix_missing_locations(_UnionSyntax().visit(ast.parse(hint, mode="eval")))
-    names = {**vars(sys.modules[module]), "Union": Union}
-    return eval(compile(tree, module, "eval"), names)
 
 
 def checker_of_fields(cls: type[Any]) -> Checker:
@@ -46,51 +37,120 @@ def checker_of_fields(cls: type[Any]) -> Checker:
     return _made[cls]
 
 
+def hints_of(cls: type[Any]) -> dict[str, Any]:
+    """Return field name → type hint with its bound, also of inherited fields."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {item.name: hints[item.name] for item in fields(cls)}
+
+
+def default_of(item: Field[Any]) -> Any:
+    """Return the default of a dataclass field; MISSING where it is required."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def shortened(text: str, bound: Bound) -> str:
+    """Return prose that keeps its bound; what was cut is marked."""
+    if len(text) <= bound.most:
+        return text
+    return text[: bound.most - len(_CUT_MARK)] + _CUT_MARK
+
+
+def prose_bound(hint: Any) -> Optional[Bound]:
+    """Return the bound of a field whose text may be cut; None for every other field."""
+    hint, bound = _split(hint)
+    return bound if hint is str and bound is not None and bound.cut else None
+
+
 def _make_checker_of_fields(cls: type[Any]) -> Checker:
-    checkers = {item.name: _checker(item.type, cls.__module__) for item in fields(cls)}
-    required = [
-        item.name
-        for item in fields(cls)
-        if item.default is MISSING and item.default_factory is MISSING
-    ]
+    checkers = {name: _checker(hint) for name, hint in hints_of(cls).items()}
+    required = _required(cls)
+    tolerant = issubclass(cls, TOLD)
 
     def check(value: Any, place: str) -> Any:
         prefix = f"{place}." if place else ""
         if not isinstance(value, dict):
             raise _wrong(value, place, "a map")
         for name in value:
-            if name not in checkers:
+            if name not in checkers and not tolerant:
                 raise UsageError(f"unknown field {f'{prefix}{name}'[:80]!r}")
         for name in required:
             if name not in value:
                 raise UsageError(f"field '{prefix}{name}' is missing")
         return cls(
-            **{name: checkers[name](item, f"{prefix}{name}") for name, item in value.items()}
+            **{
+                name: checkers[name](item, f"{prefix}{name}")
+                for name, item in value.items()
+                if name in checkers
+            }
         )
 
     return check
 
 
-def _checker(hint: Any, module: str) -> Checker:
-    if isinstance(hint, str):
-        hint = _evaluate(hint, module)
-        if isinstance(hint, str):  # a quoted part inside an alias
-            return _checker(hint, module)
-    arguments = get_args(hint)
-    if get_origin(hint) is Union:
-        (inner,) = (item for item in arguments if item is not type(None))
-        return _optional(_checker(inner, module))
-    if get_origin(hint) is list:
-        return _list_of(_checker(arguments[0], module))
-    if get_origin(hint) is dict:
-        return _map_of(_checker(arguments[1], module))
+def _required(cls: type[Any]) -> list[str]:
+    return [item.name for item in fields(cls) if default_of(item) is MISSING]
+
+
+def _split(hint: Any) -> tuple[Any, Optional[Bound]]:
+    """Return a hint without its annotation, and the bound that was in it."""
+    if get_origin(hint) is not Annotated:
+        return hint, None
+    inner, *notes = get_args(hint)
+    return inner, next((note for note in notes if isinstance(note, Bound)), None)
+
+
+def _checker(hint: Any) -> Checker:
+    hint, bound = _split(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Union:
+        return _checker_of_union(arguments)
     if isinstance(hint, type) and is_dataclass(hint):
         return checker_of_fields(hint)
-    return _SCALARS[hint]
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if bound is None:
+        raise TypeError(f"no bound is declared for {hint}")
+    if origin is list:
+        return _list_of(_checker(arguments[0]), bound)
+    if origin is dict:
+        return _map_of(_checker(arguments[0]), _checker(arguments[1]), bound)
+    return _text_up_to(bound) if hint is str else _single_value_up_to(bound)
+
+
+def _checker_of_union(members: tuple[Any, ...]) -> Checker:
+    """``Optional[X]``; a word of an enumeration or another text; or one of several dataclasses."""
+    present = [item for item in members if item is not type(None)]
+    words = [item for item in present if isinstance(item, type) and issubclass(item, enum.Enum)]
+    if len(present) == 1:
+        return _optional(_checker(present[0]), or_empty=is_dataclass(present[0]))
+    if words:
+        (text,) = (item for item in present if item not in words)
+        return _word_of(words[0], _checker(text))
+    return _first_fitting(present)
+
+
+def _word_of(words: type[enum.Enum], text: Checker) -> Checker:
+    """A newer side may know more words than this one: an unknown word stays a text."""
+    known = {item.value: item for item in words}
+    return lambda value, place: known.get(checked := text(value, place), checked)
+
+
+def _first_fitting(classes: list[type[Any]]) -> Checker:
+    """Take the first class whose required fields are all there; the last one takes the rest."""
+    candidates = [(set(_required(cls)), checker_of_fields(cls)) for cls in classes]
+
+    def check(value: Any, place: str) -> Any:
+        names = value.keys() if isinstance(value, dict) else set()
+        for required, checker in candidates:
+            if required <= names:
+                return checker(value, place)
+        return candidates[-1][1](value, place)
+
+    return check
 
 
 def _wrong(value: Any, place: str, wanted: str) -> UsageError:
-    return UsageError(f"field {place!r} must be {wanted}, not {repr(value)[:60]}")
+    return UsageError(f"field {place[:80]!r} must be {wanted}, not {repr(value)[:60]}")
 
 
 def _whole_number(value: Any, place: str) -> int:
@@ -111,53 +171,62 @@ def _truth(value: Any, place: str) -> bool:
     return value
 
 
-def _text(value: Any, place: str) -> str:
-    if type(value) is not str:
-        raise _wrong(value, place, "a text")
-    return value
-
-
-def _plain(value: Any, place: str, depth: int = 1) -> Any:
-    """Accept any value made of plain ones, down to ``MAX_DEPTH``."""
-    if depth > MAX_DEPTH:
-        raise UsageError(f"field {place[:80]!r} is nested too deep")
-    if type(value) is dict:
-        for key, item in value.items():
-            _plain(item, f"{place}.{_text(key, place)}", depth + 1)
-    elif type(value) is list:
-        for item in value:
-            _plain(item, place, depth + 1)
-    return value
-
-
-def _optional(inner: Checker) -> Checker:
-    return lambda value, place: None if value is None else inner(value, place)
-
-
-def _list_of(inner: Checker) -> Checker:
-    def check(value: Any, place: str) -> list[Any]:
-        if type(value) is not list:
-            raise _wrong(value, place, "a list")
-        return [inner(item, f"{place}[{index}]") for index, item in enumerate(value)]
+def _text_up_to(bound: Bound) -> Checker:
+    def check(value: Any, place: str) -> str:
+        if type(value) is not str:
+            raise _wrong(value, place, "a text")
+        if len(value) > bound.most and not bound.cut:
+            raise UsageError(f"field {place[:80]!r} is longer than {bound.most} characters")
+        return shortened(value, bound)
 
     return check
 
 
-def _map_of(inner: Checker) -> Checker:
+def _single_value_up_to(bound: Bound) -> Checker:
+    """Accept one text, number or truth value, but no list and no map: those could nest."""
+    text = _text_up_to(bound)
+
+    def check(value: Any, place: str) -> Any:
+        if type(value) is str:
+            return text(value, place)
+        if value is not None and type(value) not in (int, float, bool):
+            raise _wrong(value, place, "one text, number or truth value")
+        return value
+
+    return check
+
+
+def _optional(inner: Checker, or_empty: bool) -> Checker:
+    """``or_empty``: an empty map stands for None, as in rows whose keys are always there."""
+
+    def check(value: Any, place: str) -> Any:
+        return None if value is None or (or_empty and value == {}) else inner(value, place)
+
+    return check
+
+
+def _list_of(inner: Checker, bound: Bound) -> Checker:
+    def check(value: Any, place: str) -> list[Any]:
+        if type(value) is not list:
+            raise _wrong(value, place, "a list")
+        if len(value) > bound.most and not bound.cut:
+            raise UsageError(f"field {place[:80]!r} has more than {bound.most} items")
+        return [inner(item, f"{place}[{index}]") for index, item in enumerate(value[: bound.most])]
+
+    return check
+
+
+def _map_of(key: Checker, inner: Checker, bound: Bound) -> Checker:
     def check(value: Any, place: str) -> dict[str, Any]:
         if type(value) is not dict:
             raise _wrong(value, place, "a map")
+        if len(value) > bound.most:
+            raise UsageError(f"field {place[:80]!r} has more than {bound.most} entries")
         return {
-            _text(key, place): inner(item, f"{place}.{key}"[:80]) for key, item in value.items()
+            key(name, place): inner(item, f"{place}.{name}"[:80]) for name, item in value.items()
         }
 
     return check
 
 
-_SCALARS: dict[Any, Checker] = {
-    int: _whole_number,
-    float: _number,
-    bool: _truth,
-    str: _text,
-    Any: _plain,
-}
+_SCALARS: Mapping[Any, Checker] = {int: _whole_number, float: _number, bool: _truth}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Union
+from typing import Union
 
 from msmon.bus.messages import Reply
-from msmon.commands.answers import HEADLINES
+from msmon.bus.rows import MissingRow, Row
+from msmon.bus.words import Outcome
+from msmon.commands.answers import HEADLINES, MergedReply, daemons
 from msmon.errors import MsmonError
 
 MAX_AT_ONCE = 64
@@ -29,12 +31,6 @@ def ask_all(hosts: Sequence[str], ask: Callable[[str], Reply]) -> Reply:
     return merged(answers)
 
 
-def daemons(reply: Reply) -> list[dict[str, Any]]:
-    """Return the facts on every daemon that took part in a reply."""
-    found: list[dict[str, Any]] = reply.daemon.get("daemons", [reply.daemon])
-    return found
-
-
 def merged(answers: Mapping[str, Answer]) -> Reply:
     """Return the one reply of several daemons, by host.
 
@@ -48,8 +44,8 @@ def merged(answers: Mapping[str, Answer]) -> Reply:
     matched = {host: item for host, item in replies.items() if item.outcome not in HEADLINES}
     rows = _rows(list(replies.values()))
     if matched:
-        outcome = _outcome(matched.values(), rows, bool(errors))
-        told = {host: item.text for host, item in matched.items() if item.outcome != "ok"}
+        outcome: Outcome | str = _outcome(matched.values(), rows, bool(errors))
+        told = {host: item.text for host, item in matched.items() if item.outcome != Outcome.OK}
         if all(item.text for item in matched.values()):
             told = {host: item.text for host, item in matched.items()}
     else:
@@ -58,38 +54,39 @@ def merged(answers: Mapping[str, Answer]) -> Reply:
     told |= {host: error.message for host, error in errors.items()}
     steps = [error.next_step for error in errors.values() if error.next_step]
     steps += [item.next_step for item in replies.values() if item.next_step]
-    failed = outcome != "ok" or bool(errors)
-    return Reply(
+    failed = outcome != Outcome.OK or bool(errors)
+    return MergedReply(
         outcome,
         "; ".join(f"{host}: {text}" for host, text in told.items() if text),
         steps[0] if steps and failed else "",
         rows,
-        {"daemons": [fact for item in replies.values() for fact in daemons(item)]},
+        daemons=[daemon for item in replies.values() for daemon in daemons(item)],
     )
 
 
-def _rows(replies: Sequence[Reply]) -> list[dict[str, Any]]:
+def _rows(replies: Sequence[Reply]) -> list[Row]:
     """Return all rows; one for what is missing only if every daemon misses it."""
-    present = [row for reply in replies for row in reply.rows if "host" in row]
-    missing: list[dict[str, Any]] = []
-    for reply in replies:
-        for row in reply.rows:
-            if "host" not in row and row not in missing and not _is_among(row, present):
-                missing.append(row)
-    return [*present, *missing]
+    rows = [row for reply in replies for row in reply.rows]
+    present = [row for row in rows if not isinstance(row, MissingRow)]
+    known = {
+        *(("pid", row.pid) for row in present),
+        *(("rank", row.rank) for row in present),
+        *(("job_id", row.job_id) for row in present),
+    }
+    missing: dict[tuple[object, ...], MissingRow] = {}
+    for row in rows:
+        if isinstance(row, MissingRow) and not _asked_for(row) & known:
+            missing.setdefault((row.pid, row.rank, row.job_id, row.text), row)
+    return [*present, *missing.values()]
 
 
-def _is_among(missing: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a row is of what another daemon misses: a pid, a rank or a job."""
-    return any(
-        name in missing and row.get(name) == missing[name]
-        for name in ("pid", "rank", "job_id")
-        for row in rows
-    )
+def _asked_for(row: MissingRow) -> set[tuple[str, int | str | None]]:
+    wanted = {("pid", row.pid), ("rank", row.rank), ("job_id", row.job_id)}
+    return {(name, value) for name, value in wanted if value is not None}
 
 
-def _outcome(matched: Iterable[Reply], rows: Sequence[Mapping[str, Any]], any_error: bool) -> str:
-    said_yes = [bool(row.get("ok", True)) for row in rows]
-    if all(said_yes) and not any_error and all(reply.outcome != "failed" for reply in matched):
-        return "ok"
-    return "partial" if any(said_yes) else "failed"
+def _outcome(matched: Iterable[Reply], rows: Iterable[Row], any_error: bool) -> Outcome:
+    said_yes = [getattr(row, "ok", True) for row in rows]
+    if all(said_yes) and not any_error and all(item.outcome != Outcome.FAILED for item in matched):
+        return Outcome.OK
+    return Outcome.PARTIAL if any(said_yes) else Outcome.FAILED

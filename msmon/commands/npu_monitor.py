@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from msmon.bus.messages import MonitorRequest, Selection
+from msmon.bus.words import MonitorAction
 from msmon.commands.answers import show_answer
 from msmon.commands.connection import Connection, daemon_options
 from msmon.commands.parameters import Command, option_from, select_processes
@@ -58,7 +59,7 @@ def start(connection: Connection, selection: Selection, **fields: Any) -> int:
     Thirty seconds of ranks 0 to 3 into a database:
       msmon npu-monitor start --kind Kernel,API --rank 0-3 --duration 30 --log-file ./out
     """
-    return _command("start", fields, connection, selection)
+    return _command(MonitorAction.START, fields, connection, selection)
 
 
 @npu_monitor.command()
@@ -81,7 +82,7 @@ def update(connection: Connection, selection: Selection, **fields: Any) -> int:
             f"{', '.join(fixed)} can't change while monitoring runs",
             "stop the session and start a new one",
         )
-    return _command("update", fields, connection, selection)
+    return _command(MonitorAction.UPDATE, fields, connection, selection)
 
 
 @npu_monitor.command()
@@ -89,11 +90,11 @@ def update(connection: Connection, selection: Selection, **fields: Any) -> int:
 @daemon_options
 def stop(connection: Connection, selection: Selection) -> int:
     """Stop collecting; prints what each process delivered and wrote."""
-    return _command("stop", {}, connection, selection)
+    return _command(MonitorAction.STOP, {}, connection, selection)
 
 
 def _command(
-    action: str,
+    action: MonitorAction,
     fields: dict[str, Any],
     connection: Connection,
     selection: Selection,

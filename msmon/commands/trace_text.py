@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from msmon.bus.rows import StatusRow, TraceRow
+from msmon.bus.words import FINISHED, TraceState
 
 NO_STEP_S = 10.0
 """A process without a step for so long is said to make none."""
 
-FINISHED = ("done", "failed", "cancelled")
 
-Row = Mapping[str, Any]
-
-
-def steps_text(trace: Row) -> str:
+def steps_text(trace: TraceRow) -> str:
     """Return which steps a trace is for: "steps 10 to 11", or nothing when unknown yet."""
-    start, stop = trace.get("start_step", -1), trace.get("stop_step", -1)
+    start, stop = trace.start_step, trace.stop_step
     if start < 0:
         return ""
     if stop < 0:
@@ -23,35 +19,34 @@ def steps_text(trace: Row) -> str:
     return f"step {start}" if stop == start + 1 else f"steps {start} to {stop - 1}"
 
 
-def progress_text(row: Row) -> str:
-    """Return what the trace of a status row is doing, and whether the process makes steps."""
-    trace = row["trace"]
+def progress_text(trace: TraceRow, step_age_s: float) -> str:
+    """Return what a trace is doing, and whether its process makes steps.
+
+    ``step_age_s``: seconds since the last step; negative when none was seen.
+    """
     steps = steps_text(trace)
-    text = f"{trace['state']}{', ' + steps if steps else ''}"
-    if trace["state"] == "parsing":
+    text = f"{trace.state}{', ' + steps if steps else ''}"
+    if trace.state == TraceState.PARSING:
         return text
-    age_s = row.get("step_age_s", -1.0)
-    if age_s < 0:
+    if step_age_s < 0:
         return f"{text}; no step seen yet: the trace begins once the process makes steps"
-    if age_s > NO_STEP_S:
-        return f"{text}; no step seen for {age_s // 10 * 10:.0f} s"
+    if step_age_s > NO_STEP_S:
+        return f"{text}; no step seen for {step_age_s // 10 * 10:.0f} s"
     return text
 
 
-def outcome_text(trace: Row) -> str:
+def outcome_text(trace: TraceRow) -> str:
     """Return how a finished trace ended."""
-    captured = trace.get("captured") or ()
-    text = str(trace["state"])
-    if captured:
-        first, last = captured
+    text = str(trace.state)
+    if trace.captured:
+        first, last = trace.captured[0], trace.captured[-1]
         text += f", captured step {first}" if first == last else f", captured {first} to {last}"
-    return f"{text}: {trace['reason']}" if trace.get("reason") else text
+    return f"{text}: {trace.reason}" if trace.reason else text
 
 
-def trace_text(row: Row) -> str:
+def trace_text(row: StatusRow) -> str:
     """Return what is known of the last trace of a status row; empty when there was none."""
-    trace = row.get("trace") or {}
-    state = trace.get("state", "idle")
-    if state == "idle":
+    trace = row.trace
+    if trace is None or trace.state == TraceState.IDLE:
         return ""
-    return outcome_text(trace) if state in FINISHED else progress_text(row)
+    return outcome_text(trace) if trace.state in FINISHED else progress_text(trace, row.step_age_s)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import click
 
 import msmon
+from msmon.bus.codec import plain
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, VersionRequest
-from msmon.commands.answers import terminal_safe
+from msmon.bus.rows import DaemonRow
+from msmon.commands.answers import daemon_fields, daemons, terminal_safe
 from msmon.commands.connection import Connection, daemon_options
-from msmon.commands.many_daemons import daemons
 from msmon.errors import BusError
 
 PROTOCOL = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
@@ -32,7 +31,7 @@ def version(connection: Connection) -> None:
         click.echo(f"msmon   {client['version']} (protocol {client['protocol']})")
     reply = connection.request(VersionRequest())
     if connection.json:
-        click.echo(json.dumps({"client": client, "daemon": reply.daemon}))
+        click.echo(json.dumps({"client": client, "daemon": daemon_fields(reply)}, default=plain))
         return
     for daemon in daemons(reply):
         _show(daemon)
@@ -40,7 +39,7 @@ def version(connection: Connection) -> None:
         raise BusError(reply.text)
 
 
-def _show(daemon: Mapping[str, Any]) -> None:
-    protocol = f" (protocol {terminal_safe(daemon['protocol'])})" if daemon.get("protocol") else ""
-    place = f"{terminal_safe(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
-    click.echo(f"daemon  {terminal_safe(daemon.get('version', '?'))}{protocol} on {place}")
+def _show(daemon: DaemonRow) -> None:
+    protocol = f" (protocol {terminal_safe(daemon.protocol)})" if daemon.protocol else ""
+    place = f"{terminal_safe(daemon.host)}, pid {daemon.pid}"
+    click.echo(f"daemon  {terminal_safe(daemon.version)}{protocol} on {place}")

@@ -20,23 +20,26 @@ from msmon import __version__
 from msmon.bus import messages
 from msmon.bus.codec import MAX_FRAMES, Envelope, decode, encode, message_id_of
 from msmon.bus.messages import Message, Refused, Reply, Welcome
+from msmon.bus.rows import DaemonRow, Row
+from msmon.bus.words import Outcome
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.audit import AuditLog, CommandRequest
 from msmon.daemon.access.authentication import Authenticator, Peer
 from msmon.daemon.access.identity import confirmed
 from msmon.daemon.access.roles import COMMANDS, REGISTERS
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.commanding import Commander
+from msmon.daemon.commands.base import probing
+from msmon.daemon.commands.commander import Commander
+from msmon.daemon.commands.monitoring import Monitoring
+from msmon.daemon.commands.tracing import Tracing
 from msmon.daemon.connections import PRICES, REFUSED_PRICE, Connection, Connections
 from msmon.daemon.limited_log import LimitedLog
-from msmon.daemon.monitoring import Monitoring
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.registry import Process, Registry
-from msmon.daemon.rows import status_row
-from msmon.daemon.selection import matches, select
+from msmon.daemon.rows import output_row, status_row
+from msmon.daemon.selection import Chooser, select, unknown_text
 from msmon.daemon.streams import STREAM_TYPES, Streams
 from msmon.daemon.timing import Timing
-from msmon.daemon.tracing import Tracing
 from msmon.errors import CommandRefused, MsmonError
 
 _log = logging.getLogger(__name__)
@@ -234,9 +237,9 @@ class Broker:
         if isinstance(message, messages.Hello):
             self._greet(route, peer, message, message_id)
         elif isinstance(message, messages.StatusRequest):
-            self._send(route, self._status(message), message_id)
+            self._send(route, self._status(message, peer), message_id)
         elif isinstance(message, messages.VersionRequest):
-            self._send(route, Reply("ok", daemon=self._daemon_row()), message_id)
+            self._send(route, Reply(Outcome.OK, daemon=self._daemon_row(peer)), message_id)
         elif isinstance(message, COMMANDS):
             self._begin_request(connection, peer, message, message_id)
         elif isinstance(message, FROM_AGENTS):
@@ -315,31 +318,33 @@ class Broker:
         self._audit.note(peer, request, answer)
         self._send(connection.route, answer, message_id)
 
-    def _status(self, request: messages.StatusRequest) -> Reply:
+    def _status(self, request: messages.StatusRequest, peer: Peer) -> Reply:
         known = self._registry.all()
         now_s = time.monotonic()
-        wanted = request.selection
-        shown = [process for process in known if matches(wanted, process)]
-        rows = [status_row(process, self._streams, self._outputs, now_s) for process in shown]
-        selected = select(wanted, known, self._facts.host, now_s)
+        chooser = Chooser(request.selection)
+        shown = [process for process in known if chooser.matches(process)]
+        rows: list[Row] = [
+            status_row(process, peer, self._streams, self._outputs, now_s) for process in shown
+        ]
+        selected = select(request.selection, known, self._facts.host, now_s, probing(peer))
+        daemon = self._daemon_row(peer)
         if shown:
-            unknown = [row["text"] for row in selected.missing if row["state"] == "unknown"]
-            return Reply("ok", "; ".join(unknown), rows=rows, daemon=self._daemon_row())
-        return Reply(selected.outcome, selected.text, selected.next_step, [], self._daemon_row())
+            return Reply(Outcome.OK, unknown_text(selected.missing), rows=rows, daemon=daemon)
+        return Reply(selected.outcome, selected.text, selected.next_step, daemon=daemon)
 
-    def _daemon_row(self) -> dict[str, Any]:
-        return {
-            "version": __version__,
-            "protocol": f"{messages.PROTOCOL_MAJOR}.{messages.PROTOCOL_MINOR}",
-            "host": self._facts.host,
-            "pid": self._facts.pid,
-            "uid": self._facts.uid,
-            "insecure": self._facts.insecure,
-            "listens": list(self._facts.listens),
-            "sinks": self._outputs.status(),
-            "refused_messages": self._limited.count,
-            "refused_connections": self._authenticator.refused_count,
-        }
+    def _daemon_row(self, peer: Peer) -> DaemonRow:
+        return DaemonRow(
+            version=__version__,
+            protocol=f"{messages.PROTOCOL_MAJOR}.{messages.PROTOCOL_MINOR}",
+            host=self._facts.host,
+            pid=self._facts.pid,
+            uid=self._facts.uid,
+            insecure=self._facts.insecure,
+            listens=list(self._facts.listens),
+            sinks=[output_row(facts, peer) for facts in self._outputs.status()],
+            refused_messages=self._limited.count,
+            refused_connections=self._authenticator.refused_count,
+        )
 
     # --- sending ------------------------------------------------------------------------
 

@@ -1,20 +1,31 @@
-"""One plain row per process, for the answers to status and commands."""
+"""One row per process, made for the peer that asks.
+
+What a process is told of to everybody: where it runs, which rank it is, what it does, how many
+records. Its owner and operators also see what could serve an attacker: command line, files,
+directories, ids of sessions and traces, and texts in which such things may stand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
 from typing import Any
 
 from msmon.bus.messages import Status
+from msmon.bus.rows import AnswerRow, OutputRow, StatusRow, TraceRow
+from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import LIVE, Process
 from msmon.daemon.streams import Stream, Streams
-from msmon.sessions import merged_drops
+from msmon.sessions import MonitorSettings, merged_drops
+
+NOT_SHOWN = "not shown: the process belongs to another user"
+NOT_SHOWN_OF_OUTPUT = "it has a problem, which operators of this daemon can see"
 
 
-def identity_row(process: Process) -> dict[str, Any]:
-    """Return who a process is."""
+def identity(process: Process, peer: Peer) -> dict[str, Any]:
+    """Return who a process is: the fields of :class:`ProcessRow`, as far as ``peer`` may know."""
     info = process.info
     return {
         "host": info.host,
@@ -27,56 +38,84 @@ def identity_row(process: Process) -> dict[str, Any]:
         "framework": info.framework,
         "job_id": info.job_id,
         "uid": info.uid,
-        "command": info.command,
+        "command": info.command if peer.may_command(process.peer) else "",
     }
 
 
 def status_row(
-    process: Process, streams: Streams, outputs: Outputs, now_s: float
-) -> dict[str, Any]:
+    process: Process, peer: Peer, streams: Streams, outputs: Outputs, now_s: float
+) -> StatusRow:
     """Return who a process is, what it does, and how much of it arrived."""
-    status = process.status or Status("unknown")
+    status = process.status or Status(ProcessState.UNKNOWN)
     session_id = status.session_id or process.session_id
     stream = streams.get(session_id) if session_id else None
     counts = status.counts
     alive = process.life == LIVE
-    return {
-        **identity_row(process),
-        "state": status.state if alive else process.life,
-        "session_id": status.session_id,
-        "settings": status.settings if alive else {},
-        "received": counts.received,
-        "kept": counts.kept,
-        "untimed": counts.untimed,
-        "drops": merged_drops(counts.drops, outputs.drops(session_id) if stream else {}),
-        "files": list(outputs.files(session_id)) if stream else [],
-        "last_seen_s": round(max(0.0, now_s - process.last_seen_s), 3),
-        "step": status.step,
-        "step_age_s": status.step_age_s,
-        "cpu_s": status.cpu_s,
-        "flush_age_s": status.flush_age_s,
-        "unavailable_kinds": status.unavailable_kinds,
-        "stuck_in": status.stuck_in if alive else "",
-        "library": status.library,
-        "problem": _problem(status, stream),
-        "trace": status.trace,
-        "version": process.version,
-    }
+    row = StatusRow(
+        **identity(process, peer),
+        state=status.state if alive else ProcessState(process.life),
+        session_id=status.session_id,
+        settings=status.settings if alive else None,
+        received=counts.received,
+        kept=counts.kept,
+        untimed=counts.untimed,
+        drops=merged_drops(counts.drops, outputs.drops(session_id) if stream else {}),
+        files=list(outputs.files(session_id)) if stream else [],
+        last_seen_s=round(max(0.0, now_s - process.last_seen_s), 3),
+        step=status.step,
+        step_age_s=status.step_age_s,
+        cpu_s=status.cpu_s,
+        flush_age_s=status.flush_age_s,
+        unavailable_kinds=status.unavailable_kinds,
+        stuck_in=status.stuck_in if alive else "",
+        library=status.library,
+        problem=_problem(status, stream),
+        trace=status.trace,
+        version=process.version,
+    )
+    return row if peer.may_command(process.peer) else _for_strangers(row)
 
 
 def _problem(status: Status, stream: Stream | None) -> str:
     return "; ".join(filter(None, [status.problem, stream.problem if stream else ""]))
 
 
-def foreign_row(process: Process, peer: Peer) -> dict[str, Any]:
+def _for_strangers(row: StatusRow) -> StatusRow:
+    """Return the row without what only the owner of the process and operators may see."""
+    return dataclasses.replace(
+        row,
+        session_id="",
+        settings=_without_path(row.settings),
+        files=[],
+        unavailable_kinds=dict.fromkeys(row.unavailable_kinds, NOT_SHOWN),
+        library="",
+        problem=NOT_SHOWN if row.problem else "",
+        trace=_without_paths(row.trace),
+    )
+
+
+def _without_path(settings: MonitorSettings | None) -> MonitorSettings | None:
+    return settings and dataclasses.replace(settings, log_file="")
+
+
+def _without_paths(trace: TraceRow | None) -> TraceRow | None:
+    if trace is None:
+        return None
+    reason = NOT_SHOWN if trace.reason else ""
+    return dataclasses.replace(trace, trace_id="", path="", files=[], reason=reason)
+
+
+def output_row(facts: dict[str, Any], peer: Peer) -> OutputRow:
+    """Return the row of an output; its options and problems may hold paths, for operators only."""
+    known = {item.name for item in dataclasses.fields(OutputRow)}
+    row = OutputRow(**{name: value for name, value in facts.items() if name in known})
+    if peer.role is Role.OPERATOR:
+        return row
+    problem = NOT_SHOWN_OF_OUTPUT if row.problem else ""
+    return dataclasses.replace(row, options={}, problem=problem)
+
+
+def foreign_row(process: Process, peer: Peer) -> AnswerRow:
     """Return the row on a process that the peer may not command."""
     text = f"the process belongs to {process.peer.name}, not to {peer.name}"
-    return {**identity_row(process), "ok": False, "text": text}
-
-
-def outcome_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return how a command went, all processes together."""
-    succeeded = [bool(row["ok"]) for row in rows]
-    if all(succeeded):
-        return "ok"
-    return "partial" if any(succeeded) else "failed"
+    return AnswerRow(**identity(process, peer), ok=False, text=text)

@@ -24,6 +24,7 @@ from msmon.bus.keys import (
     require_private,
 )
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from msmon.bus.rows import DaemonRow
 from msmon.diagnosis.finding import Finding, fail, ok, warn
 from msmon.diagnosis.proc import SeenProcess, processes
 from msmon.diagnosis.surroundings import Surroundings
@@ -38,10 +39,10 @@ def reachable(surroundings: Surroundings) -> Finding:
     answer = surroundings.answer
     if isinstance(answer, MsmonError):
         return fail(check, answer.message, answer.next_step, *_namespace_hint(surroundings))
-    daemon = answer.daemon
-    where = f"pid {daemon.get('pid')} on {daemon.get('host')}, uid {daemon.get('uid')}"
-    listens = ", ".join(daemon.get("listens") or ())
-    if daemon.get("insecure"):
+    daemon = answer.daemon or DaemonRow("?")
+    where = f"pid {daemon.pid} on {daemon.host}, uid {daemon.uid}"
+    listens = ", ".join(daemon.listens)
+    if daemon.insecure:
         return warn(
             check,
             f"answers without encryption or keys: {where}, {listens}",
@@ -65,11 +66,12 @@ def versions_agree(surroundings: Surroundings) -> Finding:
     if reply is None:
         return warn(check, "not known: no daemon answers", "start msmon-daemon")
     ours = f"{msmon.__version__} (protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR})"
-    theirs = f"{reply.daemon.get('version')} (protocol {reply.daemon.get('protocol')})"
+    daemon = reply.daemon or DaemonRow("?")
+    theirs = f"{daemon.version} (protocol {daemon.protocol})"
     others = [
-        f"rank {row.get('rank')} pid {row.get('pid')}: msmon {row.get('version')}"
-        for row in reply.rows
-        if row.get("version") != msmon.__version__
+        f"rank {row.rank} pid {row.pid}: msmon {row.version}"
+        for row in reply.status_rows
+        if row.version != msmon.__version__
     ]
     if ours == theirs and not others:
         return ok(check, f"msmon {ours} everywhere")

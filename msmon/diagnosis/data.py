@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
+from msmon.bounds import CountsByKind
+from msmon.bus.rows import OutputRow, StatusRow
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.surroundings import Surroundings
-
-Row = Mapping[str, Any]
 
 LATE_FLUSH_S = 10.0
 """The agent flushes about once a second; longer means that MSPTI does not return."""
@@ -20,10 +19,10 @@ def no_data(surroundings: Surroundings) -> Finding:
     reply = surroundings.reply
     if reply is None:
         return warn(check, "not known: no daemon answers", "start msmon-daemon")
-    running = [row for row in reply.rows if row.get("session_id")]
+    running = [row for row in reply.status_rows if row.session_id]
     if not running:
         return ok(check, "no session runs; start one with msmon npu-monitor start")
-    sinks = list(reply.daemon.get("sinks") or ())
+    sinks = reply.daemon.sinks if reply.daemon else []
     explained = [(row, *explain(row, sinks)) for row in running]
     details = [f"{_name(row)}: {stages(row)}" for row in running]
     dry = [f"{_name(row)}: {reason}; {remedy}" for row, reason, remedy in explained if reason]
@@ -38,26 +37,25 @@ def no_data(surroundings: Surroundings) -> Finding:
     return ok(check, f"all {len(running)} sessions deliver", *details)
 
 
-def stages(row: Row) -> str:
+def stages(row: StatusRow) -> str:
     """Return the records of one session stage by stage, in the order in which they travel."""
-    settings = row.get("settings") or {}
+    kinds, expression = (row.settings.kinds, row.settings.filter) if row.settings else ("", "")
     parts = [
-        f"kinds {settings.get('kinds')}",
+        f"kinds {kinds}",
         f"last flush {_age(row)}",
-        f"received {_sum(row, 'received')}",
+        f"received {_total(row.received)}",
     ]
-    if settings.get("filter"):
-        matched = f"{_sum(row, 'kept')} of {_sum(row, 'received')}"
-        parts.append(f"filter {settings['filter']!r} matches {matched}")
-    parts.append(f"kept {_sum(row, 'kept')}")
-    drops = row.get("drops") or {}
-    lost = [f"{stage} {'unknown' if n is None else n}" for stage, n in drops.items() if n != 0]
+    if expression:
+        matched = f"{_total(row.kept)} of {_total(row.received)}"
+        parts.append(f"filter {expression!r} matches {matched}")
+    parts.append(f"kept {_total(row.kept)}")
+    lost = [f"{at} {'unknown' if n is None else n}" for at, n in row.drops.items() if n != 0]
     parts.append(f"dropped {', '.join(lost) or 0}")
-    parts.append(f"files {len(row.get('files') or ())}")
+    parts.append(f"files {len(row.files)}")
     return ", ".join(parts)
 
 
-def explain(row: Row, sinks: list[Mapping[str, Any]]) -> tuple[str, str]:
+def explain(row: StatusRow, sinks: Sequence[OutputRow]) -> tuple[str, str]:
     """Return why a session delivers nothing or too little, and what to do; empty if it delivers."""
     for stage in (_stuck, _unavailable, _nothing_received, _nothing_kept, _untimed, _dropped):
         reason, remedy = stage(row)
@@ -66,37 +64,36 @@ def explain(row: Row, sinks: list[Mapping[str, Any]]) -> tuple[str, str]:
     return _nothing_written(row, sinks)
 
 
-def _stuck(row: Row) -> tuple[str, str]:
-    if row.get("stuck_in"):
-        return f"it waits in {row['stuck_in']}", "look at the NPU driver; training itself goes on"
-    if row.get("problem"):
-        return str(row["problem"]).replace("\n", "; "), "remove that cause, then start again"
+def _stuck(row: StatusRow) -> tuple[str, str]:
+    if row.stuck_in:
+        return f"it waits in {row.stuck_in}", "look at the NPU driver; training itself goes on"
+    if row.problem:
+        return row.problem.replace("\n", "; "), "remove that cause, then start again"
     return "", ""
 
 
-def _unavailable(row: Row) -> tuple[str, str]:
-    refused = row.get("unavailable_kinds") or {}
+def _unavailable(row: StatusRow) -> tuple[str, str]:
+    refused = row.unavailable_kinds
     if not refused:
         return "", ""
-    reasons = ", ".join(f"{kind} ({str(why).splitlines()[0]})" for kind, why in refused.items())
+    reasons = ", ".join(f"{kind} ({_first_line(why)})" for kind, why in refused.items())
     return f"not collected: {reasons}", "see the check of LD_PRELOAD; other kinds go on"
 
 
-def _nothing_received(row: Row) -> tuple[str, str]:
-    if _sum(row, "received"):
+def _nothing_received(row: StatusRow) -> tuple[str, str]:
+    if _total(row.received):
         return "", ""
-    flush_age_s = row.get("flush_age_s", -1.0)
-    kinds = (row.get("settings") or {}).get("kinds", "")
-    if flush_age_s > LATE_FLUSH_S:
+    kinds = row.settings.kinds if row.settings else ""
+    if row.flush_age_s > LATE_FLUSH_S:
         return f"MSPTI was last flushed {_age(row)}", "look at the NPU driver"
     if kinds == "Marker":
         return (
             "only markers are collected and the job emits none",
             "collect others too: msmon npu-monitor update --kind Marker,Kernel",
         )
-    if row.get("step_age_s", -1.0) > LATE_FLUSH_S:
+    if row.step_age_s > LATE_FLUSH_S:
         return (
-            f"MSPTI reported no {kinds}, and the last step ended {row['step_age_s']:.0f} s ago",
+            f"MSPTI reported no {kinds}, and the last step ended {row.step_age_s:.0f} s ago",
             "the job waits or computes on the host",
         )
     return (
@@ -105,36 +102,35 @@ def _nothing_received(row: Row) -> tuple[str, str]:
     )
 
 
-def _nothing_kept(row: Row) -> tuple[str, str]:
-    received = _sum(row, "received")
-    if _sum(row, "kept"):
+def _nothing_kept(row: StatusRow) -> tuple[str, str]:
+    received = _total(row.received)
+    if _total(row.kept):
         return "", ""
-    text = (row.get("settings") or {}).get("filter", "")
+    text = row.settings.filter if row.settings else ""
     return (
         f"the filter {text!r} matches 0 of {received} records",
         'case matters and parts of names count; lift it with --filter ""',
     )
 
 
-def _untimed(row: Row) -> tuple[str, str]:
-    if _sum(row, "untimed") < _sum(row, "kept"):
+def _untimed(row: StatusRow) -> tuple[str, str]:
+    if _total(row.untimed) < _total(row.kept):
         return "", ""
     return "no record that was kept has usable times", "check driver and firmware versions"
 
 
-def _dropped(row: Row) -> tuple[str, str]:
-    drops = row.get("drops") or {}
-    lost = [stage for stage, number in drops.items() if number != 0]
+def _dropped(row: StatusRow) -> tuple[str, str]:
+    lost = [stage for stage, number in row.drops.items() if number != 0]
     if not lost:
         return "", ""
     return f"records were dropped at {', '.join(lost)}", "narrow --kind and --filter"
 
 
-def _nothing_written(row: Row, sinks: list[Mapping[str, Any]]) -> tuple[str, str]:
-    broken = [sink for sink in sinks if sink.get("problem")]
+def _nothing_written(row: StatusRow, sinks: Sequence[OutputRow]) -> tuple[str, str]:
+    broken = [sink for sink in sinks if sink.problem]
     if broken:
-        return f"output {broken[0].get('name')}: {broken[0]['problem']}", "see the daemon's log"
-    if not sinks and not (row.get("settings") or {}).get("log_file"):
+        return f"output {broken[0].name}: {broken[0].problem}", "see the daemon's log"
+    if not sinks and not (row.settings and row.settings.log_file):
         return (
             "it is collected and goes nowhere: no --log-file, and the daemon has no --sink",
             "start with --log-file DIRECTORY, or msmon-daemon with --sink",
@@ -142,15 +138,17 @@ def _nothing_written(row: Row, sinks: list[Mapping[str, Any]]) -> tuple[str, str
     return "", ""
 
 
-def _sum(row: Row, field: str) -> int:
-    return sum((row.get(field) or {}).values())
+def _total(counts: CountsByKind) -> int:
+    return sum(counts.values())
 
 
-def _age(row: Row) -> str:
-    age_s = row.get("flush_age_s", -1.0)
-    return f"{age_s:.1f} s ago" if age_s >= 0 else "not yet"
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
-def _name(row: Row) -> str:
-    rank = row.get("rank", -1)
-    return f"rank {rank} pid {row.get('pid')}" if rank >= 0 else f"pid {row.get('pid')}"
+def _age(row: StatusRow) -> str:
+    return f"{row.flush_age_s:.1f} s ago" if row.flush_age_s >= 0 else "not yet"
+
+
+def _name(row: StatusRow) -> str:
+    return f"rank {row.rank} pid {row.pid}" if row.rank >= 0 else f"pid {row.pid}"

@@ -101,7 +101,7 @@ def _rooms(surroundings: Surroundings) -> Iterator[tuple[Path, int]]:
         wanted.append(Path(environ["MSMONITOR_LOG_PATH"]))
     if surroundings.reply is not None and not surroundings.remote:
         wanted += [
-            Path(file).parent for row in surroundings.reply.rows for file in row.get("files") or ()
+            Path(file).parent for row in surroundings.reply.status_rows for file in row.files
         ]
     devices = set()
     for directory in wanted:

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msmon.agent.ranks import evidence as ranks
 from msmon.bus.endpoints import SOCKET_FILE, client_directories
+from msmon.bus.rows import StatusRow
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.preload import preload_problem
@@ -43,14 +43,14 @@ def registered(surroundings: Surroundings) -> Finding:
             "no process is registered",
             "start the job with: msmon run COMMAND; or call msmon.init() in each rank",
         )
-    return ok(check, f"{len(reply.rows)} registered", *map(_row_line, reply.rows))
+    return ok(check, f"{len(reply.rows)} registered", *map(_row_line, reply.status_rows))
 
 
-def _row_line(row: Mapping[str, Any]) -> str:
-    container = f" in {str(row['container'])[:20]}" if row.get("container") else ""
+def _row_line(row: StatusRow) -> str:
+    container = f" in {row.container[:20]}" if row.container else ""
     return (
-        f"rank {row.get('rank')}: {row.get('host')}:{row.get('pid')}{container}, "
-        f"{row.get('framework') or 'no framework'}, {row.get('state')}"
+        f"rank {row.rank}: {row.host}:{row.pid}{container}, "
+        f"{row.framework or 'no framework'}, {row.state}"
     )
 
 
@@ -87,11 +87,10 @@ def unregistered(surroundings: Surroundings) -> Finding:
 
 
 def _is_registered(process: SeenProcess, surroundings: Surroundings) -> bool:
-    rows = surroundings.reply.rows if surroundings.reply else []
+    rows = surroundings.reply.status_rows if surroundings.reply else []
     containers = process.containers
     return any(
-        row.get("pid") == process.own_pid
-        and (not row.get("container") or row["container"] in containers)
+        row.pid == process.own_pid and (not row.container or row.container in containers)
         for row in rows
     )
 

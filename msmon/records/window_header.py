@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from msmon.bounds import CountsByKind
+
 
 @dataclass(frozen=True)
 class WindowHeader:
@@ -23,11 +25,11 @@ class WindowHeader:
     end_ns: int
     step: int = -1
     """Training step at the end of the window; -1: unknown."""
-    received: dict[str, int] = field(default_factory=dict)
+    received: CountsByKind = field(default_factory=dict)
     """Records decoded from buffers, per kind name."""
-    kept: dict[str, int] = field(default_factory=dict)
+    kept: CountsByKind = field(default_factory=dict)
     """Records that passed the filter, per kind name."""
-    untimed: dict[str, int] = field(default_factory=dict)
+    untimed: CountsByKind = field(default_factory=dict)
     """Kept records without usable times, per kind name; they are in no operator."""
     overflow_names: int = 0
     """Distinct names that did not fit the cap and were summed under ``other``."""

@@ -15,6 +15,7 @@ from fixtures.shared_memory import shared_memory_files
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import MonitorRequest, Reply, StatusRequest
+from msmon.bus.rows import StatusRow
 from msmon.errors import BusError
 
 STEADY = """
@@ -49,9 +50,9 @@ class RealDaemon:
         except BusError:  # not up yet
             return None
 
-    def row(self) -> dict:
+    def row(self) -> StatusRow | None:
         reply = self.request(StatusRequest())
-        return reply.rows[0] if reply and reply.rows else {}
+        return reply.status_rows[0] if reply and reply.rows else None
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def exported(directory: Path) -> list[dict]:
 
 def test_a_killed_daemon_costs_no_record(real_daemon, job, tmp_path, wait_for):
     started = job(STEADY)
-    wait_for(lambda: real_daemon.row().get("pid") == started.process.pid, "registration")
+    wait_for(lambda: getattr(real_daemon.row(), "pid", 0) == started.process.pid, "registration")
     out = tmp_path / "out"
     fields = {"filter": "Kernel:MatMul", "log_file": str(out), "export_type": "Jsonl"}
     reply = real_daemon.request(MonitorRequest("start", fields))
@@ -83,22 +84,22 @@ def test_a_killed_daemon_costs_no_record(real_daemon, job, tmp_path, wait_for):
     wait_for(lambda: out.exists() and exported(out), "exported records")
     real_daemon.kill()
     real_daemon.start()
-    wait_for(lambda: real_daemon.row().get("state") == "monitoring", "registration again")
+    wait_for(lambda: getattr(real_daemon.row(), "state", "") == "monitoring", "registration again")
     reply = real_daemon.request(MonitorRequest("stop"))
     assert reply.outcome == "ok", reply
-    row = wait_for(lambda: (found := real_daemon.row()).get("state") == "idle" and found, "idle")
+    row = wait_for(lambda: (found := real_daemon.row()) and found.state == "idle" and found, "idle")
     real_daemon.kill(signal.SIGTERM)
     lines = exported(out)
     correlation_ids = [line["correlationId"] for line in lines if "correlationId" in line]
-    assert row["kept"] == {"Kernel": len(set(correlation_ids))}
+    assert row.kept == {"Kernel": len(set(correlation_ids))}
     assert len(correlation_ids) > 1000
 
 
 def test_a_killed_rank_is_lost_and_leaves_nothing_behind(real_daemon, job, wait_for):
     before = shared_memory_files()
     started = job(STEADY)
-    wait_for(lambda: real_daemon.row().get("pid") == started.process.pid, "registration")
+    wait_for(lambda: getattr(real_daemon.row(), "pid", 0) == started.process.pid, "registration")
     assert real_daemon.request(MonitorRequest("start", {"kinds": "Kernel"})).outcome == "ok"
     started.process.kill()
-    wait_for(lambda: real_daemon.row().get("state") == "lost", "loss", 12.0)
+    wait_for(lambda: getattr(real_daemon.row(), "state", "") == "lost", "loss", 12.0)
     assert shared_memory_files() <= before

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
+from typing import Annotated, Any, get_args, get_origin
 
 import msgpack
 import numpy as np
 import pytest
+from fixtures.rows import status_row
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msmon.bounds import Bound
 from msmon.bus import codec, messages
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, decode, encode, message_id_of
 from msmon.bus.messages import (
@@ -19,13 +23,20 @@ from msmon.bus.messages import (
     Hello,
     Message,
     Records,
+    Refused,
     Reply,
     SessionClosed,
+    SessionNote,
     Status,
     StatusRequest,
 )
+from msmon.bus.rows import MissingRow
+from msmon.bus.schema import hints_of
+from msmon.bus.words import Outcome
 from msmon.errors import MsmonError, ProtocolMismatch, UsageError
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
+
+MANY = {str(number): number for number in range(65)}
 
 text = st.text("ab.\0é", max_size=5)
 scalars = (
@@ -46,7 +57,9 @@ def header(**fields) -> list[bytes]:
         Status("idle", counts=Counts({"Kernel": 3}, drops={"decode": None, "uplink": 2})),
         GapReport("s", 9, Gap("slots", 1, 2, None)),
         SessionClosed("s", 9, SessionEnd(5, "lost")),
-        Reply("ok", rows=[{"pid": 1, "files": ["/a"], "nested": {"deep": [1.5, None]}}]),
+        Reply(
+            Outcome.OK, rows=[status_row(files=["/a"], drops={"uplink": None}), MissingRow(rank=9)]
+        ),
     ],
 )
 def test_a_message_arrives_as_it_was_sent(message):
@@ -103,6 +116,13 @@ def test_numpy_numbers_and_bytes_that_are_no_utf8_can_be_sent():
         ({"type": "status", "state": "idle", "cpu_s": float("nan")}, "'cpu_s'"),
         ({"type": "status", "state": "idle", "counts": {"kept": {"Kernel": 1.5}}}, "Kernel"),
         ({"type": "monitor-request", "action": "start", "fields": []}, "'fields' must be a map"),
+        ({"type": "hello", "version": "1" * 65, "role": "a"}, "'version' is longer than 64"),
+        ({"type": "status-request", "selection": {"pids": [1] * 10_001}}, "more than 10000 items"),
+        (
+            {"type": "status", "state": "idle", "counts": {"kept": dict.fromkeys(MANY, 1)}},
+            "entries",
+        ),
+        ({"type": "monitor-request", "action": "start", "fields": {"a": {}}}, "'fields.a' must be"),
         ({"type": "teleport"}, "'teleport'"),
         ({"type": ["hello"]}, "unknown message type"),
     ],
@@ -153,7 +173,7 @@ def test_the_protocol_version_is_this_one():
         [msgpack.packb({"v": [1, 0], "type": "status", "id": 5, "state": "idle"})],
         [msgpack.packb({"v": [1, 0], "type": "status", "id": "x" * 65, "state": "idle"})],
         [msgpack.packb({"v": "1.0", "type": "status", "state": "idle"})],
-        [msgpack.packb({"v": [1, 0], "type": "status", "state": "x" * 70_000})],
+        [msgpack.packb({"v": [1, 0], "type": "status", "stuck_in": "x" * 70_000, "state": "x"})],
         [msgpack.packb({"v": [1, 0], "type": "status", "state": b"idle"})],
         [*encode(StatusRequest()), *[b""] * 9],
         [*encode(StatusRequest()), bytes(MAX_PAYLOAD_FRAME_BYTES + 1)],
@@ -164,19 +184,57 @@ def test_rubbish_and_excess_are_refused(raw):
         decode(raw)
 
 
-def test_deep_nesting_is_refused():
-    deep: list = []
-    for _ in range(30):
-        deep = [deep]
-    with pytest.raises(UsageError, match="too deep"):
-        decode(header(type="status", state="idle", settings={"a": deep}))
+def unbounded(hint, place: str) -> list[str]:
+    """Return the places in a type hint where a text, list or map has no bound."""
+    bounded = get_origin(hint) is Annotated and any(
+        isinstance(note, Bound) for note in get_args(hint)[1:]
+    )
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if isinstance(inner, type) and issubclass(inner, enum.Enum):
+        return []
+    if dataclasses.is_dataclass(inner):
+        return [
+            found
+            for name, item in hints_of(inner).items()
+            for found in unbounded(item, f"{place}.{name}")
+        ]
+    grows = inner in (str, Any) or get_origin(inner) in (list, dict)
+    parts = [found for part in get_args(inner) for found in unbounded(part, place)]
+    return [*([place] if grows and not bounded else []), *parts]
+
+
+def test_every_text_list_and_map_of_every_message_has_a_bound():
+    assert unbounded(dict[str, list[str]], "x") == ["x", "x", "x", "x"]
+    for name, kind in codec.MESSAGE_TYPES.items():
+        assert unbounded(kind, name) == []
+
+
+def test_prose_that_is_too_long_is_cut_on_both_sides():
+    sent = decode(encode(Refused("x" * 5000))).message.reason
+    assert (len(sent), sent[-1]) == (4096, "…")
+    assert len(decode(header(type="refused", reason="x" * 60_000)).message.reason) == 4096
+
+
+def test_maps_can_not_be_nested_where_one_value_is_meant():
+    empty_maps = [{} for _ in range(20_000)]
+    with pytest.raises(UsageError, match="one text, number or truth value"):
+        decode(header(type="command", action="a", fields={"a": empty_maps}))
 
 
 def test_a_large_answer_may_be_sent_and_nothing_else():
-    rows = [{"text": "x" * 1000}] * 1000
+    rows = [MissingRow(text="x" * 1000)] * 1000
     assert len(decode(encode(Reply("ok", rows=rows))).message.rows) == 1000
     with pytest.raises(UsageError, match="too large"):
-        encode(Status("x" * 100_000))
+        encode(SessionNote("s", 1, "k", "x" * 100_000))
+
+
+def test_an_answer_that_is_too_large_says_how_many_rows_it_lacks():
+    rows = [status_row(problem="x" * 4096, pid=pid) for pid in range(5000)]
+    reply = decode(encode(Reply("ok", "one is away", rows=rows))).message
+    lacking = 5000 - len(reply.rows)
+    assert reply.rows == rows[: len(reply.rows)]
+    assert len(reply.rows) > 2000
+    assert reply.text.startswith(f"one is away; {lacking} more do not fit")
 
 
 def test_the_id_of_a_broken_message_is_found():

@@ -1,8 +1,9 @@
 """Both sides need not be upgraded at once: what each version says is pinned here.
 
-``golden_frames.json`` holds a header of every message type as protocol 1.0 sends it. A
-change that makes a test here fail is a new protocol version: minor when only optional
-fields or types were added, major otherwise.
+``golden_frames.json`` holds a header of every message type as protocol 1.0 sends it, and
+``replies_of_1_0.json`` replies and a heartbeat with all that they had at first, when rows were
+made by hand, with what ``--json`` showed of them. A change that makes a test here fail is a new
+protocol version: minor when only optional fields or types were added, major otherwise.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from msmon.bus.messages import (
     Welcome,
     WindowReport,
 )
+from msmon.bus.words import ProcessState
+from msmon.commands.answers import as_json
 from msmon.commands.main import main
 from msmon.errors import UsageError
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
@@ -54,12 +57,12 @@ MESSAGES = [
     Welcome("0.1.0", "node", 5, 2.0),
     Refused("no", "ask again"),
     Goodbye("exit"),
-    Status("monitoring", 5, 0.5, "s", {"kind": "Kernel"}, {"MemCpy": "preload"}, COUNTS),
+    Status("monitoring", 5, 0.5, "s", None, {"MemCpy": "preload"}, COUNTS),
     MonitorRequest("start", {"kind": "Kernel"}, Selection([7], [3], ["123_4"]), 5.0),
     TraceRequest("start", {"iterations": 2}, Selection(ranks=[3]), 1, True),
     StatusRequest(Selection(ranks=[3])),
     VersionRequest(),
-    Reply("ok", "text", "next", [{"pid": 7}], {"version": "0.1.0"}),
+    Reply("ok", "text", "next"),
     Command("monitor.start", {"kind": "Kernel"}),
     Answer(True, "done", session_id="s"),
     SessionOpened("s", 1, {"kind": "Kernel"}, 10),
@@ -109,6 +112,34 @@ def test_a_field_that_is_not_known_is_never_dropped(message):
     assert caught.value.next_step.endswith("upgrade msmon on the side of the daemon")
 
 
+REPLIES = json.loads(Path(__file__).with_name("replies_of_1_0.json").read_text())
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_reply_stays_as_it_was_on_the_wire_and_in_json(name):
+    """Every key of every kind of row, also those that have nothing to say."""
+    frame = bytes.fromhex(REPLIES[name]["frame"])
+    message = decode([frame]).message
+    assert encode(message, "1") == [frame]
+    if isinstance(message, Reply):
+        assert json.loads(as_json(message)) == REPLIES[name]["json"]
+
+
+def test_an_unknown_word_of_a_newer_side_stays_a_text():
+    status = decode(
+        [msgpack.packb({"v": [1, 9], "type": "status", "state": "hibernating"})]
+    ).message
+    assert status.state == "hibernating"
+    assert decode(encode(Status("idle"))).message.state is ProcessState.IDLE
+
+
+def test_what_a_newer_daemon_tells_more_of_a_process_is_passed_over():
+    header = msgpack.unpackb(bytes.fromhex(REPLIES["status"]["frame"]))
+    header["rows"][0]["colour"] = header["daemon"]["colour"] = "red"
+    message = decode([msgpack.packb(header)]).message
+    assert message == decode([bytes.fromhex(REPLIES["status"]["frame"])]).message
+
+
 # --- with a real daemon ---------------------------------------------------------------
 
 
@@ -136,7 +167,7 @@ PROCESS = {"host": "node", "pid": 7, "start_time": 8}
 def test_an_agent_of_a_newer_minor_version_is_welcome(daemon, say):
     hello = {"v": [1, 9], "type": "hello", "version": "9", "role": "agent", "process": PROCESS}
     assert say(**hello)["type"] == "welcome"
-    assert daemon.row(7)["pid"] == 7
+    assert daemon.row(7).pid == 7
 
 
 def test_an_agent_of_another_major_version_is_told_which_side_to_upgrade(daemon, say):

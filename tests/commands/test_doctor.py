@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from fixtures.rows import daemon_row
 
 from msmon.bus.messages import Reply
 from msmon.diagnosis.checks import CHECKS
@@ -31,7 +32,7 @@ def test_every_check_is_one_line_with_its_remedy(run, daemon) -> None:
 
 
 def test_warnings_end_with_0(run, daemon) -> None:
-    daemon.reply = Reply("none-registered", daemon={"version": "0", "host": "node", "pid": 7})
+    daemon.reply = Reply("none-registered", daemon=daemon_row(host="node", pid=7))
     code, out, _ = run("doctor")
     assert code == 0
     assert "warn  ranks: no process is registered" in out

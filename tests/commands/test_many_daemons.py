@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from fixtures.rows import answer_row, daemon_row
 
 from msmon.bus.messages import Reply
-from msmon.commands.many_daemons import daemons, merged
+from msmon.bus.rows import AnswerRow, MissingRow, Row
+from msmon.commands.answers import daemons
+from msmon.commands.many_daemons import merged
 from msmon.errors import DaemonUnreachable
 
-NO_RANK_3 = {"rank": 3, "ok": False, "state": "unknown", "text": "no rank 3 is known"}
+NO_RANK_3 = MissingRow(rank=3, text="no rank 3 is known")
 
 
-def process(host: str, rank: int, ok: bool = True) -> dict:
-    return {"host": host, "pid": 1, "rank": rank, "ok": ok, "text": ""}
+def process(host: str, rank: int, ok: bool = True) -> AnswerRow:
+    return answer_row(host=host, pid=1, rank=rank, ok=ok)
 
 
-def reply(host: str, *rows: dict, outcome: str = "ok", text: str = "") -> Reply:
-    return Reply(outcome, text, rows=list(rows), daemon={"host": host})
+def reply(host: str, *rows: Row, outcome: str = "ok", text: str = "") -> Reply:
+    return Reply(outcome, text, rows=list(rows), daemon=daemon_row(host=host))
 
 
 def test_all_say_yes():
     both = merged({"a": reply("a", process("a", 0)), "b": reply("b", process("b", 1))})
     assert (both.outcome, both.text, len(both.rows)) == ("ok", "", 2)
-    assert [daemon["host"] for daemon in daemons(both)] == ["a", "b"]
+    assert [daemon.host for daemon in daemons(both)] == ["a", "b"]
 
 
 def test_one_daemon_that_is_away_makes_it_partial():

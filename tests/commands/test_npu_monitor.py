@@ -6,12 +6,14 @@ import json
 import os
 
 import pytest
+from fixtures.rows import answer_row
 
 from msmon.bus.messages import MonitorRequest, Reply, Selection
+from msmon.bus.rows import MissingRow
 
 
 def row(rank: int, **changes):
-    return {"host": "node1", "pid": 100 + rank, "rank": rank, "ok": True, "text": "", **changes}
+    return answer_row(**{"host": "node1", "pid": 100 + rank, "rank": rank, **changes})
 
 
 def sent(daemon) -> MonitorRequest:
@@ -119,11 +121,6 @@ def test_one_failed_process_fails_the_command(run, daemon):
     assert "rank 1 node1:101: failed: another profiler runs\n  stop it first\n" in out
 
 
-def test_a_kind_that_is_not_collected_is_shown(run, daemon):
-    daemon.reply = Reply("ok", rows=[row(0, unavailable_kinds={"MemCpy": "LD_PRELOAD"})])
-    assert "MemCpy is not collected: LD_PRELOAD" in run("npu-monitor", "start")[1]
-
-
 def test_a_message_of_two_lines_is_shown_as_one(run, daemon):
     daemon.reply = Reply("ok", rows=[row(0, text="MemCpy is unavailable\nset LD_PRELOAD")])
     assert run("npu-monitor", "start")[1] == (
@@ -140,7 +137,7 @@ def test_nothing_reached_ends_with_1_and_says_why(run, daemon, outcome):
 
 
 def test_a_rank_that_is_not_there_is_named_and_fails_the_command(run, daemon):
-    missing = {"rank": 9, "ok": False, "state": "unknown", "text": "no rank 9 is known"}
+    missing = MissingRow(rank=9, text="no rank 9 is known")
     daemon.reply = Reply("partial", rows=[row(0), missing])
     code, out, _ = run("npu-monitor", "start", "--rank", "0,9")
     assert code == 1

@@ -12,10 +12,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from job import Job, wait_for
+
+from msmon.bus.rows import StatusRow
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ def registered(job: Job) -> Job:
     return job
 
 
-def row(job: Job) -> dict[str, Any]:
-    """What status says of the rank; empty while it is not registered."""
-    return job.rows().get(job.ranks[0].pid, {})
+def row(job: Job) -> StatusRow | None:
+    """What status says of the rank; None while it is not registered."""
+    return job.rows().get(job.ranks[0].pid)
 
 
 def test_a_session_goes_on_after_the_daemon_was_killed(registered: Job):
@@ -49,7 +50,7 @@ def test_a_session_goes_on_after_the_daemon_was_killed(registered: Job):
     registered.start_daemon()
     registered.await_states("monitoring")
     found = row(registered)
-    assert (found["rank"], found["settings"]["kinds"]) == (0, "Kernel")
+    assert (found.rank, found.settings.kinds) == (0, "Kernel")
     stopped = registered.msmon("npu-monitor", "stop")
     assert stopped.returncode == 0
     assert "0 dropped" in stopped.stdout
@@ -74,5 +75,5 @@ def test_each_way_to_reach_nobody_has_its_own_message(job: Job):
     assert "exists" in stop("--pid", str(stranger.pid))
     assert f"pid {rank.pid} (rank 0)" in stop("--rank", "7")
     rank.kill()
-    wait_for(lambda: row(job).get("state") == "lost", "the rank to be lost")
+    wait_for(lambda: row(job).state == "lost", "the rank to be lost")
     assert "was registered and fell silent" in stop("--pid", str(rank.pid))

@@ -135,4 +135,4 @@ def test_a_message_that_never_ends_does_not_fill_the_memory(daemon, agent, wait_
     wait_for(lambda: process.memory_info().rss < GROWTH_LIMIT_BYTES, "the memory is given back")
     assert "no whole message while memory grew" in daemon.log.read_text()
     assert honest.welcomes == 1
-    assert daemon.row(11)["state"] == "idle"
+    assert daemon.row(11).state == "idle"

@@ -132,7 +132,7 @@ def ask_honestly(daemon, ended: threading.Event) -> list[float]:
     waits_s = []
     while not ended.is_set():
         start_s = time.monotonic()
-        assert daemon.row(11)["state"] == "idle"
+        assert daemon.row(11).state == "idle"
         waits_s.append(time.monotonic() - start_s)
         time.sleep(0.05)
     return waits_s
@@ -169,5 +169,5 @@ def test_a_daemon_withstands_hostile_peers(daemon, agent, wait_for):
 
 def listed(daemon) -> bool:
     with contextlib.suppress(BusError):
-        return bool(daemon.row(11))
+        return daemon.row(11) is not None
     return False

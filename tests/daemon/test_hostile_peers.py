@@ -43,7 +43,7 @@ def slowest_answer_s(daemon, end_s: float) -> float:
     slowest_s = 0.0
     while time.monotonic() < end_s:
         start_s = time.monotonic()
-        assert daemon.row(11)["state"] == "idle"
+        assert daemon.row(11).state == "idle"
         slowest_s = max(slowest_s, time.monotonic() - start_s)
     return slowest_s
 

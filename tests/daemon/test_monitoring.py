@@ -16,7 +16,7 @@ def test_a_command_reaches_every_process_and_each_answers(daemon, agent):
     second.answers["monitor.start"] = Answer(False, "already monitoring in session s7", "stop it")
     reply = daemon.command("start", {"filter": "Kernel:MatMul", "report_interval_s": 1})
     assert reply.outcome == "partial"
-    assert [(row["rank"], row["ok"], row["text"]) for row in reply.rows] == [
+    assert [(row.rank, row.ok, row.text) for row in reply.rows] == [
         (0, True, "done"),
         (1, False, "already monitoring in session s7"),
     ]
@@ -62,18 +62,18 @@ def test_a_process_that_does_not_answer_is_reported_in_time(daemon, agent, in_st
     in_state(11, "stopping")
     reply = daemon.command("stop")
     assert reply.outcome == "failed"
-    assert "no answer in time" in reply.rows[0]["text"]
-    assert "msptiActivityEnable(Kernel)" in reply.rows[0]["text"]
+    assert "no answer in time" in reply.rows[0].text
+    assert "msptiActivityEnable(Kernel)" in reply.rows[0].text
 
 
 def test_a_process_that_has_ended_is_neither_stuck_nor_set_to_anything(daemon, agent, in_state):
     daemon.start()
     one = agent(11)
     one.status = Status("monitoring", settings={"kinds": "Kernel"}, stuck_in="msptiActivityEnable")
-    assert in_state(11, "monitoring")["stuck_in"]
+    assert in_state(11, "monitoring").stuck_in
     one.end()
     row = in_state(11, "lost")
-    assert (row["stuck_in"], row["settings"]) == ("", {})
+    assert (row.stuck_in, row.settings) == ("", None)
 
 
 def test_no_match_has_four_different_answers(daemon, agent, in_state):
@@ -110,7 +110,7 @@ def test_a_wanted_pid_that_is_missing_beside_others_has_its_own_row(daemon, agen
     agent(11)
     reply = daemon.command("stop", pids=[11, 2**22 + 1])
     assert reply.outcome == "partial"
-    assert [(row["pid"], row["ok"]) for row in reply.rows] == [(11, True), (2**22 + 1, False)]
+    assert [(row.pid, row.ok) for row in reply.rows] == [(11, True), (2**22 + 1, False)]
 
 
 def test_jobs_with_equal_ranks_stay_apart(daemon, agent):

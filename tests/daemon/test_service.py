@@ -62,8 +62,8 @@ def test_a_registered_process_is_listed_with_what_it_reports(daemon, agent, in_s
         "cpu_s": 0.5,
         "uid": os.geteuid(),
     }
-    assert expected.items() <= row.items()
-    assert row["last_seen_s"] < 1
+    assert expected.items() <= vars(row).items()
+    assert row.last_seen_s < 1
 
 
 def test_a_silent_process_is_lost_and_comes_back_when_it_speaks(daemon, agent, in_state):
@@ -71,7 +71,7 @@ def test_a_silent_process_is_lost_and_comes_back_when_it_speaks(daemon, agent, i
     one, other = agent(11), agent(12)
     one.silent = True
     in_state(11, "lost")
-    assert daemon.row(12)["state"] == "idle"
+    assert daemon.row(12).state == "idle"
     one.silent = False
     in_state(11, "idle")
     assert other.welcomes == 1
@@ -83,7 +83,7 @@ def test_a_daemon_that_was_stopped_for_a_while_loses_nobody(daemon, agent):
     daemon.process.send_signal(signal.SIGSTOP)
     time.sleep(1.0)  # more than twice the silence that makes a process lost
     daemon.process.send_signal(signal.SIGCONT)
-    assert daemon.row(11)["state"] == "idle"
+    assert daemon.row(11).state == "idle"
     assert "is lost" not in daemon.log.read_text()
     assert one.welcomes == 1
 
@@ -112,7 +112,7 @@ def test_a_restarted_daemon_lists_the_processes_again(daemon, agent, wait_for, i
     one.status = Status("monitoring", session_id="s")
     daemon.restart()
     wait_for(lambda: one.welcomes == 2, "the agent is welcome again")
-    assert in_state(11, "monitoring")["rank"] == 4
+    assert in_state(11, "monitoring").rank == 4
     assert daemon.command("stop").outcome == "ok"
 
 
@@ -183,22 +183,22 @@ def test_an_export_reports_its_files_and_drops(daemon, agent, wait_for):
         "start", {"log_file": str(directory), "export_type": "Jsonl"}, wait_s=10.0
     )
     assert reply.outcome == "ok", reply
-    assert reply.rows[0]["files"]
-    assert all(path.startswith(str(directory)) for path in reply.rows[0]["files"])
+    assert reply.rows[0].files
+    assert all(path.startswith(str(directory)) for path in reply.rows[0].files)
     assert one.got(Command)[0].fields["ship_records"] is True
     one.send(Records("s", 2, KERNEL, 3), batch(3))
     one.send(SessionClosed("s", 3, SessionEnd(5, "stopped")))
     wait_for(lambda: one.acknowledged("s") == 3, "all is written")
     lines = sum(len(path.read_text().splitlines()) for path in directory.rglob("*.jsonl"))
     assert lines >= 3
-    assert daemon.row(11)["files"] == reply.rows[0]["files"]
+    assert daemon.row(11).files == reply.rows[0].files
 
 
 def test_versions_of_both_sides(daemon):
     daemon.start()
     facts = daemon.ask(VersionRequest()).daemon
-    assert facts["protocol"] == "1.0"
-    assert facts["pid"] == daemon.process.pid
+    assert facts.protocol == "1.0"
+    assert facts.pid == daemon.process.pid
 
 
 def test_rubbish_costs_only_its_sender(daemon, agent, wait_for):
@@ -208,6 +208,6 @@ def test_rubbish_costs_only_its_sender(daemon, agent, wait_for):
         for _ in range(10):
             fool.send_frames(frames)
     wait_for(lambda: len(fool.got(Refused)) == 40, "every piece is refused")
-    assert daemon.row(11)["state"] == "idle"
+    assert daemon.row(11).state == "idle"
     assert not one.got(Refused)
     assert daemon.log.read_text().count("refused") == 1

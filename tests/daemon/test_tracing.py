@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from msmon.bus.messages import Answer, Command, Selection, Status, TraceRequest
+from msmon.bus.rows import TraceRow
 from msmon.errors import CommandRefused
 
 FIELDS = {"iterations": 2, "log_file": "/traces"}
@@ -26,13 +27,13 @@ def ranks(daemon, agent):
     daemon.start()
     pair = [agent(11, rank=0, job_id="j"), agent(12, rank=1, job_id="j")]
     for one, step in zip(pair, (100, 103)):
-        one.status = Status("idle", step=step, trace={"step_s": 0.1})
+        one.status = Status("idle", step=step, trace=TraceRow(step_s=0.1))
     return pair
 
 
 @pytest.fixture
 def stepping(ranks, daemon, wait_for):
-    wait_for(lambda: [row["step"] for row in daemon.rows()] == [100, 103], "steps are known")
+    wait_for(lambda: [row.step for row in daemon.rows()] == [100, 103], "steps are known")
     return ranks
 
 
@@ -66,16 +67,16 @@ def test_an_explicit_step_that_one_rank_has_passed_starts_nowhere(stepping, ask)
     stepping[1].answers["trace.start"] = Answer(False, "step 100 has passed", "", "", step=103)
     reply = ask(fields={"start_step": 100})
     assert reply.outcome == "failed"
-    assert [row["step"] for row in reply.rows] == [99, 103]
-    assert "rank 1 has passed this step" in reply.rows[0]["text"]
+    assert [row.step for row in reply.rows] == [99, 103]
+    assert "rank 1 has passed this step" in reply.rows[0].text
     assert [c.action for c in stepping[0].got(Command)] == ["trace.start", "trace.cancel"]
     assert [c.action for c in stepping[1].got(Command)] == ["trace.start"]
 
 
 def test_jobs_have_steps_of_their_own(stepping, agent, ask, daemon, wait_for):
     other = agent(13, rank=0, job_id="k")
-    other.status = Status("idle", step=5, trace={"step_s": 0.1})
-    wait_for(lambda: daemon.row(13).get("step") == 5, "the step is known")
+    other.status = Status("idle", step=5, trace=TraceRow(step_s=0.1))
+    wait_for(lambda: daemon.row(13) and daemon.row(13).step == 5, "the step is known")
     assert ask().outcome == "ok"
     assert started(other)[0] < 60
     assert started(stepping[0])[0] > 100
@@ -84,14 +85,14 @@ def test_jobs_have_steps_of_their_own(stepping, agent, ask, daemon, wait_for):
 def test_chosen_ranks_only_and_unknown_ones_are_named(stepping, ask):
     reply = ask(ranks=[1, 9])
     assert reply.outcome == "partial"
-    assert [(row.get("rank"), row["ok"]) for row in reply.rows] == [(1, True), (9, False)]
-    assert "no rank 9 is known" in reply.rows[1]["text"]
+    assert [(row.rank, row.ok) for row in reply.rows] == [(1, True), (9, False)]
+    assert "no rank 9 is known" in reply.rows[1].text
     assert stepping[0].got(Command) == []
 
 
 def test_a_process_limit_takes_the_first_ranks_and_names_the_others(stepping, ask):
     reply = ask(limit=1)
-    assert [row["rank"] for row in reply.rows] == [0]
+    assert [row.rank for row in reply.rows] == [0]
     assert "leaves out 1 that match: rank 1" in reply.text
     assert stepping[1].got(Command) == []
 

@@ -192,8 +192,8 @@ class FaultRun:
         def deliver() -> bool:
             rows = job.rows()
             return all(
-                sum(rows.get(rank.pid, {}).get("kept", {}).values())
-                > sum(before[rank.pid]["kept"].values())
+                rank.pid in rows
+                and sum(rows[rank.pid].kept.values()) > sum(before[rank.pid].kept.values())
                 for rank in job.living
             )
 
@@ -235,8 +235,8 @@ class FaultRun:
 
     def _problems(self) -> str:
         with contextlib.suppress(BusError):
-            sinks = self._job.daemon_row()["sinks"]
-            return "; ".join(sink["problem"] for sink in sinks if sink["problem"])
+            sinks = self._job.daemon_row().sinks
+            return "; ".join(sink.problem for sink in sinks if sink.problem)
         return "no daemon"
 
     def _slow_outputs(self) -> None:

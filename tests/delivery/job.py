@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Message, MonitorRequest, Reply, Selection, StatusRequest
+from msmon.bus.rows import DaemonRow, StatusRow
 from msmon.errors import BusError
 
 T = TypeVar("T")
@@ -210,26 +211,26 @@ class Job:
         selection = Selection(pids=[rank.pid for rank in ranks])
         return self.request(MonitorRequest(action, fields, selection, timeout_s=DEADLINE_S))
 
-    def rows(self) -> dict[int, dict[str, Any]]:
+    def rows(self) -> dict[int, StatusRow]:
         """Return pid → row of status; empty while there is no daemon."""
         try:
-            return {row["pid"]: row for row in self.request(StatusRequest()).rows}
+            return {row.pid: row for row in self.request(StatusRequest()).status_rows}
         except BusError:
             return {}
 
-    def daemon_row(self) -> dict[str, Any]:
+    def daemon_row(self) -> DaemonRow:
         """Return what the daemon says of itself."""
         return self.request(StatusRequest()).daemon
 
-    def await_states(self, state: str, *ranks: Rank) -> dict[int, dict[str, Any]]:
+    def await_states(self, state: str, *ranks: Rank) -> dict[int, StatusRow]:
         """Wait until these ranks, or all that live, are in a state; returns the rows."""
         pids = [rank.pid for rank in ranks or self.living]
 
-        def reached() -> dict[int, dict[str, Any]] | None:
+        def reached() -> dict[int, StatusRow] | None:
             for rank in self.living:
                 assert rank.process.poll() is None, f"rank {rank.rank} ended by itself"
             rows = self.rows()
-            return rows if all(rows.get(pid, {}).get("state") == state for pid in pids) else None
+            return rows if all(pid in rows and rows[pid].state == state for pid in pids) else None
 
         return wait_for(reached, f"state {state} of {pids}")
 

@@ -56,7 +56,7 @@ class Session:
         def kept() -> dict[int, int]:
             rows = self.job.rows()
             return {
-                rank.pid: sum(rows.get(rank.pid, {}).get("kept", {}).values())
+                rank.pid: sum(rows[rank.pid].kept.values()) if rank.pid in rows else 0
                 for rank in self.job.living
             }
 
@@ -88,7 +88,7 @@ class Session:
             for (kind, _), (count, _) in self.recorded(rank).items():
                 recorded[kind] += count
             assert counts == recorded
-            assert counts == rows[rank.pid]["kept"]
+            assert counts == rows[rank.pid].kept
             assert (database.gaps(), lines.gaps()) == ([], [])
             assert database.events() == lines.events()
             counts["Marker"] -= database.unpaired_markers

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fixtures.rows import daemon_row, status_row
 
 import msmon
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Reply
@@ -59,8 +60,8 @@ class Place:
             "listens": ["ipc:///run/msmon/daemon.sock"],
             "sinks": [],
         }
-        complete = [{"version": msmon.__version__, "rank": 0, "pid": 1, **row} for row in rows]
-        self.reply = Reply("ok", rows=complete, daemon={**facts, **daemon})
+        complete = [status_row(**{"version": msmon.__version__, "pid": 1, **row}) for row in rows]
+        self.reply = Reply("ok", rows=complete, daemon=daemon_row(**{**facts, **daemon}))
 
     def add_process(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fixtures.rows import status_row
 
 from msmon.diagnosis.data import no_data, stages
 from msmon.diagnosis.finding import Level
@@ -69,4 +70,6 @@ def test_no_session_is_said(place, find) -> None:
 
 
 def test_an_unknown_number_of_drops_is_unknown() -> None:
-    assert "dropped decode unknown" in stages({**DELIVERING, "drops": {"decode": None}})
+    assert "dropped decode unknown" in stages(
+        status_row(**{**DELIVERING, "drops": {"decode": None}})
+    )

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.waiting import poll_until
@@ -23,6 +22,7 @@ from fixtures.waiting import poll_until
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Message, Reply, StatusRequest
+from msmon.bus.rows import StatusRow
 from msmon.errors import BusError
 
 WHEELS_VARIABLE = "MSMON_FRAMEWORK_WHEELS"
@@ -48,13 +48,13 @@ class RunningDaemon:
         with Client(local_endpoint(self._environ)) as client:
             return client.request(message, 20.0)
 
-    def rows(self) -> list[dict[str, Any]] | None:
+    def rows(self) -> list[StatusRow] | None:
         """Return the rows of the processes that live; None while the daemon is not up."""
         try:
-            rows = self.request(StatusRequest()).rows
+            rows = self.request(StatusRequest()).status_rows
         except BusError:
             return None
-        return [row for row in rows if row["state"] not in ("lost", "ended")]
+        return [row for row in rows if row.state not in ("lost", "ended")]
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the msmon command."""

@@ -52,12 +52,12 @@ def ranks(sources, environ):
 
 def test_a_command_repeated_at_every_step_acts_once(daemon, ranks, wait_for, tmp_path):
     (row,) = wait_for(daemon.rows, "the carrier")
-    assert row["state"] == "carrier"
+    assert row.state == "carrier"
     out = tmp_path / "a=b"
     done = daemon.command("npu-monitor", "start", "--kind", "Kernel", "--log-file", str(out))
     assert done.returncode == 0, done
     expected = {job.pid: "monitoring" for job in ranks}
-    wait_for(lambda: {row["pid"]: row["state"] for row in daemon.rows()} == expected, "both ranks")
+    wait_for(lambda: {row.pid: row.state for row in daemon.rows()} == expected, "both ranks")
     assert daemon.command("npu-monitor", "stop").returncode == 0
     for job in ranks:  # the old text is still in shared memory, and no session starts again
         _, errors = job.communicate(b"end\n", timeout=60)

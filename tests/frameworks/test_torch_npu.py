@@ -73,14 +73,14 @@ def job(
 
 
 def states(daemon: Any) -> dict[int, str]:
-    return {row["pid"]: row["state"] for row in daemon.rows() or ()}
+    return {row.pid: row.state for row in daemon.rows() or ()}
 
 
 def test_ranks_with_agents_are_all_that_is_registered(daemon, job, wait_for, tmp_path):
     ranks = job("with-agent")
     expected = {rank.pid: "idle" for rank in ranks}
     wait_for(lambda: states(daemon) == expected, "both ranks and nobody else")
-    wait_for(lambda: all(row["step"] > 12 for row in daemon.rows()), "steps")
+    wait_for(lambda: all(row.step > 12 for row in daemon.rows()), "steps")
     done = daemon.command("npu-monitor", "start", "--kind", "Kernel", "--log-file", str(tmp_path))
     assert done.returncode == 0, done
     wait_for(
@@ -95,9 +95,9 @@ def test_ranks_with_agents_are_all_that_is_registered(daemon, job, wait_for, tmp
 def test_commands_reach_ranks_without_agents_through_the_framework(daemon, job, wait_for, tmp_path):
     ranks = job("without-agent")
     (row,) = wait_for(
-        lambda: [row for row in daemon.rows() if row["state"] == "carrier"], "the carrier"
+        lambda: [row for row in daemon.rows() if row.state == "carrier"], "the carrier"
     )
-    assert row["pid"] in [rank.pid for rank in ranks]
+    assert row.pid in [rank.pid for rank in ranks]
     trace = str(tmp_path / "trace")
     done = daemon.command("nputrace", "--iterations", "2", "--log-file", trace)
     assert done.returncode == 0, done

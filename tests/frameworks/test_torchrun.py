@@ -57,13 +57,13 @@ def torchrun(environ, tmp_path):
 
 
 def seen(daemon) -> list[tuple[str, int]]:
-    return sorted((row["job_id"], row["rank"]) for row in daemon.rows())
+    return sorted((row.job_id, row.rank) for row in daemon.rows())
 
 
 def test_exactly_the_ranks_register(daemon, torchrun, wait_for, tmp_path):
     job = torchrun("job-a", "0")
     wait_for(lambda: len(daemon.rows()) == 2, "two ranks")
-    wait_for(lambda: all(row["step"] > 8 for row in daemon.rows()), "two rounds of the DataLoader")
+    wait_for(lambda: all(row.step > 8 for row in daemon.rows()), "two rounds of the DataLoader")
     assert seen(daemon) == [("job-a", 0), ("job-a", 1)]
     (tmp_path / "job-a").touch()
     assert job.wait(60) == 0
@@ -86,7 +86,7 @@ def test_a_command_to_one_job_never_reaches_another(daemon, torchrun, wait_for, 
     assert started.returncode == 0, started
 
     def states() -> set[tuple[str, str]]:
-        return {(row["job_id"], row["state"]) for row in daemon.rows()}
+        return {(row.job_id, row.state) for row in daemon.rows()}
 
     wait_for(lambda: "unknown" not in dict(states()).values(), "a heartbeat of every rank")
     assert states() == {("job-a", "monitoring"), ("job-b", "idle")}

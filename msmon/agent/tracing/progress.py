@@ -8,7 +8,7 @@ from typing import Any
 
 from msmon.agent.tracing.backend import Backend
 from msmon.agent.tracing.plan import TracePlan
-from msmon.bus.messages import TraceState
+from msmon.bus.words import TraceState
 
 
 @dataclass(frozen=True)

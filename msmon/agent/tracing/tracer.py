@@ -29,7 +29,8 @@ from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.progress import TraceProgress
 from msmon.agent.tracing.run import TraceRun
-from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, TraceState
+from msmon.bus.messages import MAX_PROBLEM_CHARACTERS
+from msmon.bus.words import TraceState
 from msmon.errors import CommandRefused
 from msmon.threads import start_without_signals
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from msmon.bus.messages import MonitorRequest, Reply
+from msmon.bus.words import MonitorAction, Outcome
 from msmon.commands.answers import in_rank_order, sentence
 from msmon.commands.demo.cluster import METRICS_FILE, Cluster
 from msmon.commands.demo.table import MetricsFile, operator_table, verdict
@@ -96,7 +97,7 @@ def demo(ranks: int | None, seconds: float | None, keep: Path | None) -> None:
         with Cluster(private, data, rank_count, simulation, STEP_S) as cluster:
             _require_ok(cluster.request(_start_request(data / RECORDS if keep else None)))
             _watch(console, cluster, metrics, rank_count, duration_s)
-            stopped = cluster.request(MonitorRequest("stop"))
+            stopped = cluster.request(MonitorRequest(MonitorAction.STOP))
         metrics.read()  # the daemon has ended: the file is complete
         _require_ok(stopped)
         _summarise(console, metrics, stopped, data if keep else None)
@@ -115,12 +116,12 @@ def _start_request(records: Path | None) -> MonitorRequest:
     }
     if records is not None:
         fields["log_file"] = str(records)
-    return MonitorRequest("start", fields)
+    return MonitorRequest(MonitorAction.START, fields)
 
 
 def _require_ok(reply: Reply) -> None:
-    if reply.outcome != "ok":
-        failed = [str(row.get("text", "")) for row in reply.rows if not row.get("ok", True)]
+    if reply.outcome != Outcome.OK:
+        failed = [row.text for row in reply.answer_rows if not row.ok]
         raise MsmonError(reply.text or "; ".join(failed) or reply.outcome, reply.next_step)
 
 
@@ -146,7 +147,9 @@ def _summarise(console: Console, metrics: MetricsFile, stopped: Reply, keep: Pat
     console.print()
     console.print(operator_table(metrics.totals, TOP, "Top operators per rank"))
     lines = ["", verdict(metrics.totals), ""]
-    lines += [f"Rank {row['rank']}: {sentence(row['text'])}" for row in in_rank_order(stopped.rows)]
+    lines += [
+        f"Rank {row.rank}: {sentence(row.text)}" for row in in_rank_order(stopped.answer_rows)
+    ]
     if keep is None:
         lines += ["The data was temporary; --keep DIRECTORY keeps windows and records."]
     else:

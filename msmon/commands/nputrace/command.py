@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from msmon.bus.messages import Selection, TraceRequest
+from msmon.bus.words import Outcome, TraceAction
 from msmon.commands.answers import show_answer
 from msmon.commands.connection import Connection, daemon_options
 from msmon.commands.npu_monitor import absolute_path
@@ -88,7 +89,7 @@ def nputrace(
         if mentioned or process_limit or pause_monitor or wait:
             raise UsageError("--cancel goes with --pid, --rank and --job-id only")
         reply = connection.request(
-            TraceRequest("cancel", {}, selection, timeout_s=connection.timeout_s)
+            TraceRequest(TraceAction.CANCEL, {}, selection, timeout_s=connection.timeout_s)
         )
         return show_answer(reply, connection.json)
     if not mentioned.get("log_file"):
@@ -97,12 +98,17 @@ def nputrace(
         raise UsageError("a trace needs either --iterations or --duration-ms", "give one of them")
     mentioned["log_file"] = absolute_path(mentioned["log_file"], connection)
     request = TraceRequest(
-        "start", mentioned, selection, process_limit or 0, pause_monitor, connection.timeout_s
+        TraceAction.START,
+        mentioned,
+        selection,
+        process_limit or 0,
+        pause_monitor,
+        connection.timeout_s,
     )
     reply = connection.request(request)
-    if wait and any(row.get("ok") for row in reply.rows):
+    if wait and any(row.ok for row in reply.answer_rows):
         return wait_for_traces(reply, connection)
     code = show_answer(reply, connection.json)
-    if reply.outcome in ("ok", "partial") and reply.text and not connection.json:
+    if reply.outcome in (Outcome.OK, Outcome.PARTIAL) and reply.text and not connection.json:
         click.echo(f"msmon: {reply.text}", err=True)
     return code

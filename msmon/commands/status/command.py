@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from msmon.bus.messages import Reply, Selection, StatusRequest
-from msmon.commands.answers import as_json, show_answer
+from msmon.bus.words import Outcome
+from msmon.commands.answers import as_json, daemons, show_answer
 from msmon.commands.connection import Connection, daemon_options
-from msmon.commands.many_daemons import daemons
 from msmon.commands.parameters import option_from, select_processes
 from msmon.commands.status.table import daemon_lines, details, notes, process_table
 from msmon.errors import MsmonError
@@ -76,7 +76,7 @@ def _answer_without_table(reply: Reply, selection: Selection, connection: Connec
         for line in (line for daemon in daemons(reply) for line in daemon_lines(daemon)):
             click.echo(line.plain)
     code = show_answer(reply, connection.json)
-    if selection == Selection() and reply.outcome == "none-registered":
+    if selection == Selection() and reply.outcome == Outcome.NONE_REGISTERED:
         return 0  # nobody there is an answer, too
     return 1 if reply.text else code
 
@@ -89,12 +89,12 @@ def _page(reply: Reply, verbose: bool) -> RenderableType:
     parts: list[RenderableType] = [
         *(line for daemon in daemons(reply) for line in daemon_lines(daemon, verbose)),
         Text(),
-        process_table(reply.rows),
+        process_table(reply.status_rows),
     ]
     if verbose:
-        parts += [line for row in reply.rows for line in (Text(), *details(row))]
+        parts += [line for row in reply.status_rows for line in (Text(), *details(row))]
     else:
-        below = notes(reply.rows)
+        below = notes(reply.status_rows)
         parts += [Text(), *below] if below else []
     return Group(*parts)
 

@@ -9,6 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from msmon.bus.rows import DaemonRow, OutputRow, StatusRow
+from msmon.bus.words import ProcessState
 from msmon.commands.answers import (
     in_rank_order,
     not_collected,
@@ -17,11 +19,15 @@ from msmon.commands.answers import (
     terminal_safe,
 )
 from msmon.commands.trace_text import trace_text
+from msmon.sessions import MonitorSettings
 from msmon.settings.options import MONITOR_OPTION
 
-Row = Mapping[str, Any]
-
-STATE_STYLES = {"monitoring": "green", "lost": "red", "failed": "red", "tracing": "cyan"}
+STATE_STYLES: Mapping[str, str] = {
+    ProcessState.MONITORING: "green",
+    ProcessState.LOST: "red",
+    ProcessState.FAILED: "red",
+    ProcessState.TRACING: "cyan",
+}
 
 _UNITS = " kMGTP"
 
@@ -63,11 +69,11 @@ def age_text(seconds: float | None) -> str:
     return f"{seconds / 3600:.0f}h"
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
+def settings_text(settings: MonitorSettings) -> str:
     """Return settings in force as the options that would ask for them."""
     parts = []
     for name, option in MONITOR_OPTION.items():
-        value = settings.get(name)
+        value = getattr(settings, name)
         if not option.flag.startswith("--") or value is None or value == option.default:
             continue
         text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -76,32 +82,30 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def daemon_lines(daemon: Mapping[str, Any], verbose: bool = False) -> list[Text]:
+def daemon_lines(daemon: DaemonRow, verbose: bool = False) -> list[Text]:
     """Return which daemon answered, whether it is unencrypted, and outputs in trouble (or all)."""
-    place = f"{terminal_safe(daemon.get('host', '?'))}, pid {daemon.get('pid', '?')}"
-    first = Text(f"msmon-daemon {terminal_safe(daemon.get('version', '?'))} on {place}")
-    if daemon.get("insecure"):
+    place = f"{terminal_safe(daemon.host)}, pid {daemon.pid}"
+    first = Text(f"msmon-daemon {terminal_safe(daemon.version)} on {place}")
+    if daemon.insecure:
         first.append("  NOT ENCRYPTED (--insecure)", style="bold red")
-    outputs = [sink for sink in daemon.get("sinks") or () if verbose or sink.get("problem")]
+    outputs = [sink for sink in daemon.sinks if verbose or sink.problem]
     return [first, *map(_output_line, outputs)]
 
 
-def _output_line(sink: Mapping[str, Any]) -> Text:
-    options = sink.get("options") or {}
-    in_force = ", ".join(f"{name}={terminal_safe(value)}" for name, value in options.items())
-    name = terminal_safe(sink.get("name", "?"))
+def _output_line(output: OutputRow) -> Text:
+    in_force = ", ".join(f"{name}={terminal_safe(text)}" for name, text in output.options.items())
+    name = terminal_safe(output.name)
     line = Text(f"output {name} ({in_force}): " if in_force else f"output {name}: ")
-    if sink.get("problem"):
-        return line.append(sentence(sink["problem"]), style="red")
-    drops = _drops_by_stage(sink.get("drops") or {}) or "nothing"
-    written = short_count(total(sink.get("written") or {}))
-    return line.append(f"{written} records written, dropped {drops}")
+    if output.problem:
+        return line.append(sentence(output.problem), style="red")
+    drops = _drops_by_stage(output.drops) or "nothing"
+    return line.append(f"{short_count(total(output.written))} records written, dropped {drops}")
 
 
-def process_table(rows: Sequence[Row]) -> Table:
+def process_table(rows: Sequence[StatusRow]) -> Table:
     """Return the table, one row per process; it fits 80 columns, host names shrink first."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    jobs = len({row.get("job_id", "") for row in rows}) > 1
+    jobs = len({row.job_id for row in rows}) > 1
     if jobs:
         table.add_column("JOB")
     table.add_column("RANK", justify="right", no_wrap=True, min_width=4)
@@ -112,26 +116,26 @@ def process_table(rows: Sequence[Row]) -> Table:
     table.add_column("STATE", no_wrap=True, min_width=10)
     for title, width in (("STEP", 5), ("RECORDS", 7), ("KEPT", 5), ("DROPPED", 7), ("SEEN", 4)):
         table.add_column(title, justify="right", no_wrap=True, min_width=width)
-    for row in in_rank_order([dict(row) for row in rows]):
+    for row in in_rank_order(rows):
         cells = _cells(row)
-        table.add_row(*([elastic(row.get("job_id", ""))] if jobs else []), *cells)
+        table.add_row(*([elastic(row.job_id)] if jobs else []), *cells)
     return table
 
 
-def _cells(row: Row) -> list[Text]:
-    state = "stuck" if row.get("stuck_in") else terminal_safe(row.get("state", "?"))
+def _cells(row: StatusRow) -> list[Text]:
+    state = "stuck" if row.stuck_in else terminal_safe(row.state)
     return [
-        Text(_known(row.get("rank"))),
-        elastic(row.get("host", "?")),
-        Text(str(row.get("pid", "?"))),
-        Text(_known(row.get("device"))),
-        elastic(row.get("framework") or "-"),
-        Text(state, style=STATE_STYLES.get(state, "red" if row.get("problem") else "")),
-        Text(_known(row.get("step"))),
-        Text(short_count(total(row.get("received") or {}))),
-        Text(short_count(total(row.get("kept") or {}))),
-        Text(dropped_text(row.get("drops") or {})),
-        Text(age_text(row.get("last_seen_s"))),
+        Text(_known(row.rank)),
+        elastic(row.host),
+        Text(str(row.pid)),
+        Text(_known(row.device)),
+        elastic(row.framework or "-"),
+        Text(state, style=STATE_STYLES.get(state, "red" if row.problem else "")),
+        Text(_known(row.step)),
+        Text(short_count(total(row.received))),
+        Text(short_count(total(row.kept))),
+        Text(dropped_text(row.drops)),
+        Text(age_text(row.last_seen_s)),
     ]
 
 
@@ -143,47 +147,46 @@ def elastic(value: Any) -> Text:
     return Text(terminal_safe(value), no_wrap=True, overflow="ellipsis")
 
 
-def _known(number: Any) -> str:
-    return str(number) if isinstance(number, int) and number >= 0 else "-"
+def _known(number: int) -> str:
+    return str(number) if number >= 0 else "-"
 
 
-def notes(rows: Sequence[Row]) -> list[Text]:
+def notes(rows: Sequence[StatusRow]) -> list[Text]:
     """Return lines on settings, drops and problems; equal lines of several ranks are one."""
-    grouped: dict[str, list[Row]] = {}
-    for row in in_rank_order([dict(row) for row in rows]):
+    grouped: dict[str, list[StatusRow]] = {}
+    for row in in_rank_order(rows):
         for line in _facts(row):
             grouped.setdefault(line, []).append(row)
     return [Text(f"{_who(group)}: {line}") for line, group in grouped.items()]
 
 
-def _facts(row: Row) -> Iterable[str]:
-    settings = row.get("settings")
-    if settings:
-        yield settings_text(settings)
+def _facts(row: StatusRow) -> Iterable[str]:
+    if row.settings:
+        yield settings_text(row.settings)
     trace = trace_text(row)
     if trace:
         yield f"trace: {sentence(trace)}"
-    drops = {stage: n for stage, n in (row.get("drops") or {}).items() if n != 0}
+    drops = {stage: number for stage, number in row.drops.items() if number != 0}
     if drops:
         yield "dropped: " + _drops_by_stage(drops)
     yield from _troubles(row)
 
 
-def _troubles(row: Row) -> Iterable[str]:
+def _troubles(row: StatusRow) -> Iterable[str]:
     yield from not_collected(row)
-    if row.get("stuck_in"):
-        yield f"stuck in {terminal_safe(row['stuck_in'])}"
-    if row.get("problem"):
-        yield sentence(row["problem"])
+    if row.stuck_in:
+        yield f"stuck in {terminal_safe(row.stuck_in)}"
+    if row.problem:
+        yield sentence(row.problem)
 
 
 def _drops_by_stage(drops: Mapping[str, int | None]) -> str:
     return ", ".join(f"{s} {'unknown' if n is None else n}" for s, n in drops.items())
 
 
-def _who(rows: Sequence[Row]) -> str:
+def _who(rows: Sequence[StatusRow]) -> str:
     """Name the processes of a note: "rank 2", "ranks 0-3,7", or host:pid without ranks."""
-    ranks = [row.get("rank", -1) for row in rows]
+    ranks = [row.rank for row in rows]
     if len(rows) == 1 or min(ranks) < 0 or len(set(ranks)) < len(ranks):
         names = [process_name(row) for row in rows]
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -201,36 +204,42 @@ def format_ranks(ranks: Sequence[int]) -> str:
     return ",".join("-".join(map(str, span)) for span in spans)
 
 
-def details(row: Row) -> list[Text]:
+def details(row: StatusRow) -> list[Text]:
     """Return all that is known of one process, a line per fact."""
     facts = [Text(f"  {label:<9}{text}") for label, text in _detail_lines(row)]
     return [Text(process_name(row), style="bold"), *facts]
 
 
-def _detail_lines(row: Row) -> Iterable[tuple[str, str]]:
+def _detail_lines(row: StatusRow) -> Iterable[tuple[str, str]]:
     facts = (
-        ("state", row.get("state")),
-        ("session", row.get("session_id")),
-        ("command", row.get("command")),
-        ("job", row.get("job_id")),
-        ("library", row.get("library")),
+        ("state", row.state),
+        ("session", row.session_id),
+        ("command", row.command),
+        ("job", row.job_id),
+        ("library", row.library),
     )
     yield from ((label, terminal_safe(value)) for label, value in facts if value)
-    step, age = row.get("step", -1), row.get("step_age_s", -1.0)
-    yield "step", f"{step}, {age_text(age)} ago" if step >= 0 else "none seen"
-    if row.get("settings"):
-        yield "settings", settings_text(row["settings"])
-    trace = trace_text(row)
-    if trace:
-        yield "trace", sentence(trace)
-        yield from (("file", terminal_safe(path)) for path in row["trace"].get("files") or ())
-    for label in ("received", "kept", "untimed"):
-        if row.get(label):
-            yield label, ", ".join(f"{kind} {number}" for kind, number in row[label].items())
-    if row.get("drops") is not None:
-        yield "dropped", _drops_by_stage(row["drops"]) or "nothing"
+    yield "step", f"{row.step}, {age_text(row.step_age_s)} ago" if row.step >= 0 else "none seen"
+    if row.settings:
+        yield "settings", settings_text(row.settings)
+    yield from _trace_lines(row)
+    for label, counts in (
+        ("received", row.received),
+        ("kept", row.kept),
+        ("untimed", row.untimed),
+    ):
+        if counts:
+            yield label, ", ".join(f"{kind} {number}" for kind, number in counts.items())
+    yield "dropped", _drops_by_stage(row.drops) or "nothing"
     yield from (("problem", text) for text in _troubles(row))
-    yield from (("file", terminal_safe(path)) for path in row.get("files") or ())
-    if row.get("cpu_s"):
-        yield "cost", f"{row['cpu_s']:.2f} CPU seconds so far"
-    yield "seen", f"{age_text(row.get('last_seen_s'))} ago"
+    yield from (("file", terminal_safe(path)) for path in row.files)
+    if row.cpu_s:
+        yield "cost", f"{row.cpu_s:.2f} CPU seconds so far"
+    yield "seen", f"{age_text(row.last_seen_s)} ago"
+
+
+def _trace_lines(row: StatusRow) -> Iterable[tuple[str, str]]:
+    text = trace_text(row)
+    if text and row.trace:
+        yield "trace", sentence(text)
+        yield from (("file", terminal_safe(path)) for path in row.trace.files)

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from msmon.bus.messages import Reply
+from msmon.bus.rows import TraceRow
+from msmon.bus.words import GONE, ProcessState, TraceState
 from msmon.commands.answers import process_name, sentence
 
 UNINITIALIZED, IDLE, RUNNING, READY = "Uninitialized", "Idle", "Running", "Ready"
-TRACE_STATES = {"running": RUNNING, "ready": READY}
-GONE = ("lost", "ended")
+TRACE_STATES: Mapping[str, str] = {TraceState.RUNNING: RUNNING, TraceState.READY: READY}
 
 
 def show(answer: Mapping[str, Any]) -> None:
@@ -23,25 +24,23 @@ def show(answer: Mapping[str, Any]) -> None:
 
 def show_matched(reply: Reply) -> list[int]:
     """Print what became of a command, and why on stderr; return the pids that carry it out."""
-    accepted = [row["pid"] for row in reply.rows if row.get("ok") and "pid" in row]
+    accepted = [row.pid for row in reply.answer_rows if row.ok and row.pid is not None]
     if accepted:
         show(
             {
-                "activityProfilersBusy": len(reply.rows) - len(accepted),
+                "activityProfilersBusy": len(reply.answer_rows) - len(accepted),
                 "activityProfilersTriggered": accepted,
                 "commandStatus": "effective",
                 "eventProfilersBusy": 0,
                 "eventProfilersTriggered": [],
-                "processesMatched": [row["pid"] for row in reply.rows if "pid" in row],
+                "processesMatched": [row.pid for row in reply.answer_rows if row.pid is not None],
             }
         )
     else:
         show({"commandStatus": "ineffective"})
-    for row in reply.rows:
-        if not row.get("ok"):
-            click.echo(
-                f"msmon-dyno: {process_name(row)}: {sentence(row.get('text', ''))}", err=True
-            )
+    for row in reply.answer_rows:
+        if not row.ok:
+            click.echo(f"msmon-dyno: {process_name(row)}: {sentence(row.text)}", err=True)
     if reply.text or (not accepted and reply.next_step):
         click.echo(f"msmon-dyno: {sentence(f'{reply.text} {reply.next_step}'.strip())}", err=True)
     return accepted
@@ -49,20 +48,20 @@ def show_matched(reply: Reply) -> list[int]:
 
 def show_status(reply: Reply) -> None:
     """Print one state for all processes, as dyno knows it: what any of them does."""
-    rows = [row for row in reply.rows if row.get("state") not in GONE]
-    traces = [row.get("trace") or {} for row in rows]
-    states = [TRACE_STATES.get(trace.get("state", ""), IDLE) for trace in traces]
+    rows = [row for row in reply.status_rows if row.state not in GONE]
+    traces = [row.trace or TraceRow() for row in rows]
+    states = [TRACE_STATES.get(trace.state, IDLE) for trace in traces]
     answer: dict[str, Any] = {
-        "current_step": max((row.get("step", -1) for row in rows), default=-1),
+        "current_step": max((row.step for row in rows), default=-1),
         "npumonitor": _strongest(
-            [RUNNING if row.get("state") == "monitoring" else IDLE for row in rows]
+            [RUNNING if row.state == ProcessState.MONITORING else IDLE for row in rows]
         ),
         "nputrace": _strongest(states),
     }
     if answer["nputrace"] in (RUNNING, READY):
         first = next(t for t, state in zip(traces, states) if state == answer["nputrace"])
-        answer["start_step"] = first.get("start_step", -1)
-        answer["stop_step"] = first.get("stop_step", -1)
+        answer["start_step"] = first.start_step
+        answer["stop_step"] = first.stop_step
     show(answer)
 
 

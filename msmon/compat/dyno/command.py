@@ -16,6 +16,7 @@ import click
 import msmon
 from msmon.bus.endpoints import DEFAULT_PORT
 from msmon.bus.messages import StatusRequest, TraceRequest, VersionRequest
+from msmon.bus.words import MonitorAction, TraceAction
 from msmon.commands.connection import LOOPBACK_HOSTS, Connection
 from msmon.commands.npu_monitor import absolute_path
 from msmon.commands.parameters import checked
@@ -98,7 +99,8 @@ def status(connection: Connection) -> None:
 @click.pass_obj
 def version(connection: Connection) -> None:
     """Show the daemon's version."""
-    show({"version": connection.request(VersionRequest()).daemon.get("version", "")})
+    daemon = connection.request(VersionRequest()).daemon
+    show({"version": daemon.version if daemon else ""})
 
 
 def _monitor_options(command: Command) -> Command:
@@ -122,7 +124,9 @@ def npu_monitor(connection: Connection, /, starting: bool, stopping: bool, **typ
     """Start, change or stop operator monitoring in every registered process."""
     fields = _mentioned(typed, connection)
     click.echo(dyno_requests.monitor_text(starting, stopping, fields))
-    action = "stop" if stopping else "start" if starting else "update"
+    action = MonitorAction.START if starting else MonitorAction.UPDATE
+    if stopping:
+        action = MonitorAction.STOP
     show_matched(dyno_requests.monitor(connection, action, fields))
 
 
@@ -158,7 +162,7 @@ def nputrace(
         raise UsageError("--iterations: 0 is out of range", "allowed: 1 or more")
     selection = dyno_requests.selection(connection, pids, job_id, rank_list)
     click.echo(dyno_requests.shown_trace_text(fields, selection.ranks))
-    request = TraceRequest("start", fields, selection, process_limit)
+    request = TraceRequest(TraceAction.START, fields, selection, process_limit)
     pids_matched = show_matched(connection.request(request))
     click.echo(f"Matched {len(pids_matched)} processes")
     for pid in pids_matched:

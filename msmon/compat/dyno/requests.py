@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from msmon.bus.messages import MonitorRequest, Reply, Selection, StatusRequest
+from msmon.bus.rows import StatusRow
+from msmon.bus.words import GONE, MonitorAction, Outcome, ProcessState
 from msmon.commands.connection import Connection
 from msmon.commands.parameters import parse_pids, parse_ranks
 from msmon.compat.frameworks.config_text import START_KEY, STOP_KEY
@@ -20,25 +22,27 @@ DYNO_ORDER = (
 EMPTY_BY_DEFAULT = frozenset({"jsonl_rotate_lines", "jsonl_rotate_files"})
 
 
-def monitor(connection: Connection, action: str, fields: dict[str, Any]) -> Reply:
+def monitor(connection: Connection, action: MonitorAction, fields: dict[str, Any]) -> Reply:
     """Ask for npu-monitor; a start where it runs already is an update, as with dyno."""
-    if action == "stop":
-        return connection.request(MonitorRequest("stop"))
-    rows = connection.request(StatusRequest()).rows
-    running = [row["pid"] for row in rows if row["state"] == "monitoring"]
-    idle = [row["pid"] for row in rows if row["state"] not in ("monitoring", "lost", "ended")]
+    if action == MonitorAction.STOP:
+        return connection.request(MonitorRequest(action))
+    rows = connection.request(StatusRequest()).status_rows
+    running = [row.pid for row in rows if row.state == ProcessState.MONITORING]
+    idle = [row.pid for row in rows if row.state not in (ProcessState.MONITORING, *GONE)]
     changes = {name: fields[name] for name in fields if MONITOR_OPTION[name].updatable}
     replies = []
     if running and changes:
-        replies.append(_ask(connection, "update", changes, running))
-    if action == "start" and (idle or not running):
-        replies.append(_ask(connection, "start", fields, idle if running else []))
+        replies.append(_ask(connection, MonitorAction.UPDATE, changes, running))
+    if action == MonitorAction.START and (idle or not running):
+        replies.append(_ask(connection, MonitorAction.START, fields, idle if running else []))
     if not replies:
-        return Reply("failed", "nothing to change: nothing runs, or no option was given")
+        return Reply(Outcome.FAILED, "nothing to change: nothing runs, or no option was given")
     return Reply(replies[0].outcome, replies[0].text, rows=[row for r in replies for row in r.rows])
 
 
-def _ask(connection: Connection, action: str, fields: dict[str, Any], pids: list[int]) -> Reply:
+def _ask(
+    connection: Connection, action: MonitorAction, fields: dict[str, Any], pids: list[int]
+) -> Reply:
     return connection.request(MonitorRequest(action, fields, Selection(pids)))
 
 
@@ -50,13 +54,13 @@ def selection(connection: Connection, pids: str, job_id: str, ranks: str) -> Sel
     everybody = "0" in [item.strip() for item in pids.split(",")]
     wanted = [] if everybody else parse_pids([pids])
     if wanted and connection.same_machine:
-        wanted = _with_children(wanted, connection.request(StatusRequest()).rows) or wanted
+        wanted = _with_children(wanted, connection.request(StatusRequest()).status_rows) or wanted
     jobs = [] if job_id.strip() in ("", "0") else [job_id.strip()]
     return Selection(wanted, parse_ranks([ranks]) if ranks.strip() else [], jobs)
 
 
-def _with_children(wanted: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [row["pid"] for row in rows if set(_line_of(row["pid"])) & set(wanted)]
+def _with_children(wanted: Sequence[int], rows: Sequence[StatusRow]) -> list[int]:
+    return [row.pid for row in rows if set(_line_of(row.pid)) & set(wanted)]
 
 
 def _line_of(pid: int) -> list[int]:

@@ -18,6 +18,7 @@ from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from typing import Any, Union
 
+from msmon.bus.codec import as_fields
 from msmon.bus.messages import MonitorRequest, Refused, Reply, TraceRequest
 from msmon.daemon.access.authentication import Peer
 from msmon.logs import BoundedFile
@@ -137,7 +138,7 @@ class _AuditFile(BoundedFile):
 def _in_short(answer: Reply | Refused) -> str:
     if isinstance(answer, Refused):
         return f"refused: {answer.reason}"
-    said_yes = sum(bool(row.get("ok")) for row in answer.rows)
+    said_yes = sum(getattr(row, "ok", False) for row in answer.rows)
     return f"{answer.outcome}, {said_yes} of {len(answer.rows)} processes"
 
 
@@ -145,5 +146,6 @@ def _answer_fields(answer: Reply | Refused) -> dict[str, Any]:
     if isinstance(answer, Refused):
         return {"outcome": "refused", "text": answer.reason, "processes": []}
     kept = ("host", "pid", "rank", "job_id", "ok", "text", "session_id")
-    rows = [{name: row[name] for name in kept if name in row} for row in answer.rows]
+    told = [as_fields(row) for row in answer.rows]
+    rows = [{name: row[name] for name in kept if name in row} for row in told]
     return {"outcome": answer.outcome, "text": answer.text, "processes": rows}

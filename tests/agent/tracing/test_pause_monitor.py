@@ -14,6 +14,7 @@ import pytest
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import MonitorRequest, Reply, StatusRequest, TraceRequest
+from msmon.bus.rows import StatusRow
 from msmon.errors import BusError
 
 JOB = """
@@ -75,7 +76,7 @@ def ask(message) -> Reply:
         return client.request(message, 20.0)
 
 
-def row_when(matches, what: str) -> dict:
+def row_when(matches, what: str) -> StatusRow:
     deadline_s = time.monotonic() + 20
     while time.monotonic() < deadline_s:
         try:
@@ -89,19 +90,19 @@ def row_when(matches, what: str) -> dict:
 
 
 def test_a_trace_pauses_monitoring_and_the_database_tells_of_the_gap(setting):
-    row_when(lambda row: row["step"] > 5, "steps")
+    row_when(lambda row: row.step > 5, "steps")
     out = setting / "out"
     reply = ask(MonitorRequest("start", {"kinds": "Kernel", "log_file": str(out)}))
     assert reply.outcome == "ok", reply
     fields = {"iterations": 3, "log_file": str(setting / "traces")}
-    assert "is recording" in ask(TraceRequest("start", fields)).rows[0]["text"]
+    assert "is recording" in ask(TraceRequest("start", fields)).rows[0].text
     reply = ask(TraceRequest("start", fields, pause_monitor=True))
     assert reply.outcome == "ok", reply
-    ended = row_when(lambda row: row["trace"]["state"] in ("done", "failed"), "the trace")
-    assert ended["trace"]["state"] == "done", ended["trace"]
-    row = row_when(lambda row: row["state"] == "monitoring", "monitoring again")
+    ended = row_when(lambda row: row.trace.state in ("done", "failed"), "the trace")
+    assert ended.trace.state == "done", ended.trace
+    row = row_when(lambda row: row.state == "monitoring", "monitoring again")
     assert ask(MonitorRequest("stop")).outcome == "ok"
-    (path,) = row["files"]
+    (path,) = row.files
     with sqlite3.connect(path) as database:
         gaps = database.execute("SELECT reason FROM MSMON_GAPS").fetchall()
     database.close()

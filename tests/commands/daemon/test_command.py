@@ -65,7 +65,7 @@ class Daemons:
 
     def serving_pid(self) -> int:
         with Client(local_endpoint(self.environ), 2.0) as client:
-            return client.request(VersionRequest()).daemon["pid"]
+            return client.request(VersionRequest()).daemon.pid
 
 
 @pytest.fixture

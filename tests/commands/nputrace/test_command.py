@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+from fixtures.rows import answer_row, status_row
 
 from msmon.bus.messages import Reply, TraceRequest
 from msmon.commands.nputrace import progress as trace_progress
 from msmon.settings.trace_options import TRACE_OPTIONS
 
-ACCEPTED = {"host": "node", "pid": 11, "rank": 0, "ok": True, "text": "accepted", "trace_id": "t"}
+ACCEPTED = answer_row(text="accepted", trace_id="t")
 
 
-def status(state: str, life: str = "idle", **trace) -> Reply:
+def status(state: str, life: str = "idle", step_age_s: float = 0.1, **trace) -> Reply:
     known = {"state": state, "trace_id": "t", "start_step": 10, "stop_step": 12, **trace}
-    row = {"host": "node", "pid": 11, "rank": 0, "state": life, "step_age_s": 0.1, "trace": known}
-    return Reply("ok", rows=[row])
+    return Reply("ok", rows=[status_row(state=life, step_age_s=step_age_s, trace=known)])
 
 
 @pytest.fixture
@@ -118,8 +118,7 @@ def test_a_trace_that_is_not_complete_fails_the_command(answers, run, last):
 
 
 def test_a_process_without_steps_is_said_to_make_none(answers, run):
-    dry = status("ready")
-    dry.rows[0]["step_age_s"] = 47.0
+    dry = status("ready", step_age_s=47.0)
     answers(Reply("ok", rows=[ACCEPTED]), dry, status("cancelled"))
     _, out, _ = run("nputrace", "--iterations", "2", "--log-file", "/o", "--wait")
     assert "no step seen for 40 s" in out

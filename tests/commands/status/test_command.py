@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
-from msmon.bus.messages import Reply, Selection
+from fixtures.rows import daemon_row, status_row
 
-DAEMON = {"version": "0.1.0", "host": "node1", "pid": 7, "protocol": "1.0"}
-ROW = {
-    "host": "node1",
-    "pid": 100,
-    "rank": 0,
-    "device": 0,
-    "framework": "torch",
-    "state": "idle",
-    "step": 12,
-    "last_seen_s": 0.5,
-}
+from msmon.bus.codec import as_fields
+from msmon.bus.messages import Reply, Selection
+from msmon.bus.rows import OutputRow
+
+DAEMON = daemon_row(version="0.1.0", host="node1", pid=7, protocol="1.0")
+
+
+def row(**changes):
+    return status_row(
+        **{"host": "node1", "pid": 100, "framework": "torch", "step": 12, "device": 0, **changes}
+    )
+
+
+ROW = row()
 
 
 def test_a_row_per_process(run, daemon):
-    daemon.reply = Reply("ok", rows=[ROW, {**ROW, "pid": 101, "rank": 1}], daemon=DAEMON)
+    daemon.reply = Reply("ok", rows=[ROW, row(pid=101, rank=1)], daemon=DAEMON)
     code, out, _ = run("status")
     assert code == 0
     assert out.splitlines()[0] == "msmon-daemon 0.1.0 on node1, pid 7"
@@ -28,23 +32,23 @@ def test_a_row_per_process(run, daemon):
 
 
 def test_a_selected_process_is_shown_in_detail(run, daemon):
-    daemon.reply = Reply("ok", rows=[{**ROW, "library": "simulated"}], daemon=DAEMON)
+    daemon.reply = Reply("ok", rows=[row(library="simulated")], daemon=DAEMON)
     out = run("status", "--rank", "0")[1]
     assert "library" in out
     assert daemon.requests[0].selection == Selection(ranks=[0])
 
 
 def test_an_unencrypted_daemon_is_shown_as_such(run, daemon):
-    daemon.reply = Reply("ok", rows=[ROW], daemon={**DAEMON, "insecure": True})
+    daemon.reply = Reply("ok", rows=[ROW], daemon=dataclasses.replace(DAEMON, insecure=True))
     assert "NOT ENCRYPTED" in run("status")[1]
 
 
 def test_an_output_in_trouble_is_shown_and_the_others_on_request(run, daemon):
     sinks = [
-        {"name": "jsonl", "written": {"Kernel": 12}, "drops": {}, "problem": ""},
-        {"name": "sqlite", "written": {}, "drops": {"disk": 5}, "problem": "disk full"},
+        OutputRow("jsonl", written={"Kernel": 12}),
+        OutputRow("sqlite", drops={"disk": 5}, problem="disk full"),
     ]
-    daemon.reply = Reply("ok", rows=[ROW], daemon={**DAEMON, "sinks": sinks})
+    daemon.reply = Reply("ok", rows=[ROW], daemon=dataclasses.replace(DAEMON, sinks=sinks))
     out = run("status")[1]
     assert "output sqlite: disk full" in out
     assert "jsonl" not in out
@@ -75,8 +79,8 @@ def test_json_is_the_whole_reply(run, daemon):
         "outcome": "ok",
         "text": "",
         "next_step": "",
-        "rows": [ROW],
-        "daemon": DAEMON,
+        "rows": [as_fields(ROW)],
+        "daemon": as_fields(DAEMON),
     }
 
 
@@ -105,4 +109,4 @@ def test_version_shows_both_sides(run, daemon):
     ]
     document = json.loads(run("version", "--json")[1])
     assert document["client"]["version"] == "0.1.0"
-    assert document["daemon"] == DAEMON
+    assert document["daemon"] == as_fields(DAEMON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from fixtures.rows import status_row
 from rich.console import Console, Group
 
 from msmon.commands.status.table import (
@@ -21,7 +22,7 @@ from msmon.sessions import MonitorSettings
 
 
 def row(rank: int, **changes):
-    return {
+    fields = {
         "host": "node-17.cluster.example.org",
         "pid": 1_234_567 + rank,
         "rank": rank,
@@ -38,6 +39,7 @@ def row(rank: int, **changes):
         "last_seen_s": 0.4,
         **changes,
     }
+    return status_row(**fields)
 
 
 def drawn(renderable, width: int = 80) -> list[str]:
@@ -92,7 +94,7 @@ def test_rows_come_in_rank_order_and_jobs_get_a_column():
 
 
 def test_equal_settings_are_said_once():
-    lines = [line.plain for line in notes([row(0), row(1), row(2), row(7, settings={})])]
+    lines = [line.plain for line in notes([row(0), row(1), row(2), row(7, settings=None)])]
     assert lines == ['ranks 0-2: --kind Kernel --filter "Kernel:MatMul"']
 
 
@@ -101,9 +103,9 @@ def test_problems_are_shown_per_rank():
         line.plain
         for line in notes(
             [
-                row(0, settings={}, unavailable_kinds={"MemCpy": "needs LD_PRELOAD"}),
-                row(1, settings={}, stuck_in="msptiActivityEnable(Kernel)"),
-                row(2, settings={}, drops={"uplink": 12, "decode": None}),
+                row(0, settings=None, unavailable_kinds={"MemCpy": "needs LD_PRELOAD"}),
+                row(1, settings=None, stuck_in="msptiActivityEnable(Kernel)"),
+                row(2, settings=None, drops={"uplink": 12, "decode": None}),
             ]
         )
     ]
@@ -117,7 +119,9 @@ def test_a_stuck_process_says_so_in_its_row():
 
 
 def test_a_process_that_says_little_is_shown_with_dashes():
-    line = drawn(process_table([{"host": "h", "pid": 5, "rank": -1, "device": -1}]))[1]
+    line = drawn(
+        process_table([status_row(host="h", pid=5, rank=-1, state="?", last_seen_s=-1.0)])
+    )[1]
     assert line.split() == ["-", "h", "5", "-", "-", "?", "-", "0", "0", "0", "-"]
 
 
@@ -144,7 +148,7 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal():
 def test_settings_are_written_as_the_options_that_ask_for_them():
     settings = MonitorSettings(
         kinds="Kernel,Communication", report_interval_s=0.5, log_file="/data/my out"
-    ).as_fields()
+    )
     assert settings_text(settings) == (
         '--kind Kernel,Communication --report-interval-s 0.5 --log-file "/data/my out"'
     )

@@ -6,6 +6,7 @@ import json
 import os
 
 import pytest
+from fixtures.rows import answer_row, daemon_row, status_row
 
 from msmon.bus.messages import (
     MonitorRequest,
@@ -15,6 +16,7 @@ from msmon.bus.messages import (
     TraceRequest,
     VersionRequest,
 )
+from msmon.bus.rows import StatusRow
 from msmon.commands.connection import Connection
 from msmon.compat.dyno import command as dyno
 
@@ -24,7 +26,7 @@ def daemon(monkeypatch):
     """A daemon with ``rows`` of status; keeps what it is asked, accepts everything."""
 
     class Daemon:
-        rows: list[dict] = []  # noqa: RUF012
+        rows: list[StatusRow] = []  # noqa: RUF012
         refusal = ""
         asked: list = []  # noqa: RUF012
 
@@ -32,16 +34,14 @@ def daemon(monkeypatch):
             if isinstance(message, StatusRequest):
                 return Reply("ok", rows=self.rows)
             if isinstance(message, VersionRequest):
-                return Reply("ok", daemon={"version": "9.9"})
+                return Reply("ok", daemon=daemon_row(version="9.9"))
             self.asked.append(message)
             wanted = message.selection.pids
             rows = [
-                {"pid": row["pid"], "rank": row["rank"], "ok": not self.refusal}
+                answer_row(pid=row.pid, rank=row.rank, ok=not self.refusal, text=self.refusal)
                 for row in self.rows
-                if not wanted or row["pid"] in wanted
+                if not wanted or row.pid in wanted
             ]
-            for row in rows:
-                row["text"] = self.refusal
             if not rows:
                 return Reply("none-registered", "no process is registered", "start one")
             return Reply("failed" if self.refusal else "ok", rows=rows)
@@ -52,8 +52,8 @@ def daemon(monkeypatch):
     return started
 
 
-def row(pid: int, rank: int, state: str = "idle", **more) -> dict:
-    return {"pid": pid, "rank": rank, "state": state, "step": -1, "trace": {}, **more}
+def row(pid: int, rank: int, state: str = "idle", **more) -> StatusRow:
+    return status_row(pid=pid, rank=rank, state=state, **more)
 
 
 @pytest.fixture

@@ -169,8 +169,8 @@ class Daemon:
         deadline_s = time.monotonic() + 20
         while time.monotonic() < deadline_s:
             reply = self.request(StatusRequest())
-            rows = [row for row in (reply.rows if reply else ()) if row["state"] != "lost"]
-            if reply is not None and [row["state"] for row in rows] == list(states):
+            rows = [row for row in (reply.rows if reply else ()) if row.state != "lost"]
+            if reply is not None and [row.state for row in rows] == list(states):
                 return rows
             time.sleep(0.05)
         raise AssertionError(f"waited in vain for {states}")
@@ -194,13 +194,13 @@ def test_a_helper_carries_commands_and_leaves_with_its_rank(daemon, environ, tmp
         assert job.stdout.readline().startswith(b"helper")
         daemon.start()
         (row,) = daemon.wait_for_state("carrier")
-        assert (row["pid"], row["rank"]) == (job.pid, 3)
+        assert (row.pid, row.rank) == (job.pid, 3)
         asked = MonitorRequest("start", {"kinds": "Kernel", "log_file": str(tmp_path / "a=b")})
         reply = daemon.request(asked)
-        assert (reply.outcome, reply.rows[0]["ok"]) == ("ok", True), reply
+        assert (reply.outcome, reply.rows[0].ok) == ("ok", True), reply
         (row,) = daemon.wait_for_state("monitoring")
-        assert row["pid"] == job.pid
-        assert row["settings"]["log_file"] == str(tmp_path / "a=b")
+        assert row.pid == job.pid
+        assert row.settings.log_file == str(tmp_path / "a=b")
     finally:
         job.kill()
         job.communicate()

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from fixtures.rows import answer_row
 
 from msmon.bus.messages import MonitorRequest, Refused, Reply, Selection, TraceRequest
 from msmon.daemon.access import audit
@@ -29,7 +30,7 @@ def written(log: AuditLog, directory: Path) -> list[dict]:
 
 def test_an_entry_says_who_commanded_what_and_what_became_of_it(tmp_path):
     log = AuditLog(tmp_path / "state")
-    rows = [{"host": "n", "pid": 3, "rank": 0, "ok": True, "text": "done", "secret": "x"}]
+    rows = [answer_row(host="n", pid=3, text="done", command="secret")]
     log.note(
         OLGA, MonitorRequest("start", {"kind": "Kernel"}, Selection([3])), Reply("ok", rows=rows)
     )
@@ -42,7 +43,9 @@ def test_an_entry_says_who_commanded_what_and_what_became_of_it(tmp_path):
     )
     assert first["fields"] == {"kind": "Kernel"}
     assert first["selection"]["pids"] == [3]
-    assert first["processes"] == [{"host": "n", "pid": 3, "rank": 0, "ok": True, "text": "done"}]
+    assert first["processes"] == [
+        {"host": "n", "pid": 3, "rank": 0, "job_id": "", "ok": True, "text": "done"}
+    ]
     assert (second["command"], second["outcome"], second["text"]) == (
         "nputrace start",
         "refused",

@@ -56,9 +56,9 @@ def test_another_user_asks_and_commands_only_own_processes(daemon, agent):
     open_directory(daemon)
     daemon.start("--allow-users", "everybody")
     one = agent(11)
-    assert "'pid': 11" in as_other_user(daemon, "ask(StatusRequest())")
+    assert "pid=11" in as_other_user(daemon, "ask(StatusRequest())")
     named = as_other_user(
-        daemon, "ask(MonitorRequest('stop', {}, Selection(pids=[11]))).rows[0]['text']"
+        daemon, "ask(MonitorRequest('stop', {}, Selection(pids=[11]))).rows[0].text"
     )
     assert named == "the process belongs to uid 0, not to uid 65534"
     unnamed = as_other_user(daemon, "ask(MonitorRequest('stop')).outcome")
@@ -71,7 +71,7 @@ def test_another_user_registers_under_the_uid_and_pid_that_the_kernel_names(daem
     open_directory(daemon)
     daemon.start("--allow-users", "everybody")
     assert "Welcome" in as_other_user(daemon, "hello(os.getpid())")
-    assert [row["uid"] for row in daemon.rows()] == [OTHER_UID]
+    assert [row.uid for row in daemon.rows()] == [OTHER_UID]
 
 
 @root_only
@@ -84,7 +84,7 @@ def test_another_user_cannot_register_or_take_over_a_process(daemon, agent, in_s
         victim.silent = True
         in_state(11, "lost")
     assert "has the pid" in as_other_user(daemon, "hello(11)")
-    assert daemon.row(11)["uid"] == 0
+    assert daemon.row(11).uid == 0
     assert len(daemon.rows()) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_remote_operator_commands_and_a_viewer_only_asks(daemon, agent, port):
     daemon.start("--listen", f"127.0.0.1:{port}")
     agent(11)
     assert ask(operator, MonitorRequest("stop")).outcome == "ok"
-    assert ask(viewer, StatusRequest()).rows[0]["pid"] == 11
+    assert ask(viewer, StatusRequest()).rows[0].pid == 11
     with pytest.raises(CommandRefused, match="key vera has the role viewer"):
         ask(viewer, MonitorRequest("stop"))
 

@@ -1,8 +1,8 @@
-"""Carrying out nputrace commands: choose a common first step, send, collect the answers.
+"""nputrace: choose a common first step, have traces started or cancelled.
 
-The ranks write the traces themselves, so they decide about the directory. A trace of
-several ranks is of use only when all trace the same steps: when one has passed the first
-step already, none of its job begins.
+The ranks write the traces themselves, so they decide about the directory. A trace of several
+ranks is of use only when all trace the same steps: when one has passed the first step already,
+none of its job begins.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msmon.bus.messages import Answer, Reply, Selection, Status, TraceRequest
+from msmon.bus.messages import Answer, Selection, Status, TraceRequest
+from msmon.bus.rows import AnswerRow
+from msmon.bus.words import ProcessState, TraceAction
 from msmon.daemon.access.authentication import Peer
-from msmon.daemon.access.roles import Role
-from msmon.daemon.commanding import Commander
-from msmon.daemon.registry import Process, Registry
-from msmon.daemon.rows import foreign_row, identity_row, outcome_of
-from msmon.daemon.selection import Selected, ranks_meant, select
+from msmon.daemon.commands.base import Commands, Order
+from msmon.daemon.registry import Process
+from msmon.daemon.rows import identity
+from msmon.daemon.selection import ranks_meant
 from msmon.errors import UsageError
 from msmon.settings.trace_options import NEXT_STEP, check_trace
 
-ACTIONS = ("start", "cancel")
-MAX_TIMEOUT_S = 600.0
 LEADS_S = (1.0, 3.0, 9.0)
 """How far ahead the common first step is chosen: next value when a rank was faster."""
 MIN_LEAD_STEPS = 2
@@ -37,35 +36,36 @@ UNDO_LIMIT_S = 5.0
 _Answers = dict[str, Answer]
 
 
-class Tracing:
-    """Carries out requests. Every method runs on the broker's loop."""
+class Tracing(Commands[TraceRequest]):
+    """Carries out nputrace requests."""
 
-    def __init__(self, registry: Registry, commander: Commander, host: str) -> None:
-        self._registry = registry
-        self._commander = commander
-        self._host = host
+    def candidates(self) -> list[Process]:
+        """Leave out carriers beside agents: the trace would begin twice in their ranks."""
+        return self.registry.for_traces()
 
-    async def carry_out(self, request: TraceRequest, peer: Peer) -> Reply:
-        """Return the reply to a request. Raises UsageError."""
-        fields = _checked(request)
-        deadline_s = time.monotonic() + min(max(request.timeout_s, 0.0), MAX_TIMEOUT_S)
-        selected = self._selected(request.selection, peer)
-        limit = request.process_limit or len(selected.processes)
-        chosen, left_out = selected.processes[:limit], selected.processes[limit:]
-        if chosen:
-            allowed = [process for process in chosen if peer.may_command(process.peer)]
-            answers = await self._answers(allowed, request, fields, deadline_s)
-            rows = [_row(process, answers.get(process.info.key), peer) for process in chosen]
-            rows += selected.missing
-            return Reply(outcome_of(rows), _left_out_text(left_out), rows=rows)
-        return Reply(selected.outcome, selected.text, selected.next_step, selected.missing)
+    def chosen(self, matched: list[Process], request: TraceRequest) -> tuple[list[Process], str]:
+        """Keep to the process limit; say whom it leaves out."""
+        limit = request.process_limit or len(matched)
+        return matched[:limit], _left_out_text(matched[limit:])
 
-    def _selected(self, selection: Selection, peer: Peer) -> Selected:
-        """A local user who names no process means the own ones."""
-        known = self._registry.for_traces()
-        if peer.role is Role.USER and selection == Selection():
-            known = [process for process in known if peer.may_command(process.peer)]
-        return select(selection, known, self._host, time.monotonic())
+    async def checked(self, request: TraceRequest, peer: Peer) -> dict[str, Any]:
+        """Return the checked fields. Raises UsageError."""
+        if request.action not in list(TraceAction):
+            raise UsageError(f"unknown nputrace action {request.action!r}")
+        if request.process_limit < 0:
+            raise UsageError("--process-limit must not be negative", "0 means all")
+        if request.action == TraceAction.START:
+            return check_trace(request.fields)
+        if request.fields:
+            raise UsageError(f"nputrace cancel takes no options, got {', '.join(request.fields)}")
+        return {}
+
+    async def ask(
+        self, processes: Sequence[Process], order: Order[TraceRequest]
+    ) -> list[AnswerRow]:
+        """Start a trace per job, or cancel all."""
+        answers = await self._answers(processes, order.request, order.fields, order.deadline_s)
+        return [_row(process, answers[process.info.key], order.peer) for process in processes]
 
     async def _answers(
         self,
@@ -75,7 +75,7 @@ class Tracing:
         deadline_s: float,
     ) -> _Answers:
         """Return process key → answer."""
-        if request.action == "cancel":
+        if request.action == TraceAction.CANCEL:
             return await self._ask_all(processes, "trace.cancel", {}, deadline_s)
         jobs: dict[str, list[Process]] = {}
         for process in processes:
@@ -133,7 +133,7 @@ class Tracing:
 
         answers = await asyncio.gather(
             *(
-                self._commander.ask(process, action, fields, deadline_s, ranks=meant(process))
+                self.commander.ask(process, action, fields, deadline_s, ranks=meant(process))
                 for process in processes
             )
         )
@@ -150,8 +150,9 @@ class _Report:
 
     @classmethod
     def of(cls, rank: Process) -> _Report:
-        status = rank.status or Status("unknown")
-        return cls(max(status.step, 0), rank.last_seen_s, float(status.trace.get("step_s", 0.0)))
+        status = rank.status or Status(ProcessState.UNKNOWN)
+        pace_s = status.trace.step_s if status.trace else 0.0
+        return cls(max(status.step, 0), rank.last_seen_s, pace_s)
 
     def after(self, answer: Answer | None) -> _Report:
         """Return the newer report that an answer is."""
@@ -177,19 +178,6 @@ def common_step(reports: Iterable[_Report], fields: dict[str, Any], lead_s: floa
     return max(report.expected_step(lead_s) for report in reports) + int(fields["warmup"])
 
 
-def _checked(request: TraceRequest) -> dict[str, Any]:
-    """Return the checked fields. Raises UsageError."""
-    if request.action not in ACTIONS:
-        raise UsageError(f"unknown nputrace action {request.action!r}")
-    if request.process_limit < 0:
-        raise UsageError("--process-limit must not be negative", "0 means all")
-    if request.action == "start":
-        return check_trace(request.fields)
-    if request.fields:
-        raise UsageError(f"nputrace cancel takes no options, got {', '.join(request.fields)}")
-    return {}
-
-
 def _has_passed(answer: Answer) -> bool:
     """Whether a rank refused because its current step, which it tells, is too far on."""
     return not answer.ok and answer.step >= 0
@@ -208,17 +196,15 @@ def _explained(ranks: list[Process], answers: _Answers) -> _Answers:
     return {key: explained(answer) for key, answer in answers.items()}
 
 
-def _row(process: Process, answer: Answer | None, peer: Peer) -> dict[str, Any]:
-    if answer is None:
-        return foreign_row(process, peer)
-    return {
-        **identity_row(process),
-        "ok": answer.ok,
-        "text": answer.text,
-        "next_step": answer.next_step,
-        "trace_id": answer.session_id,
-        "step": answer.step,
-    }
+def _row(process: Process, answer: Answer, peer: Peer) -> AnswerRow:
+    return AnswerRow(
+        **identity(process, peer),
+        ok=answer.ok,
+        text=answer.text,
+        next_step=answer.next_step,
+        trace_id=answer.session_id,
+        step=answer.step,
+    )
 
 
 def _left_out_text(processes: Sequence[Process]) -> str:

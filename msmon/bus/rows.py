@@ -1,0 +1,180 @@
+"""What a reply tells: of processes, their traces, the outputs and the daemon itself.
+
+These dataclasses are also what ``--json`` shows: a field's name is its key there. They differ from
+messages in two ways. All their fields are sent, also those with a default, because scripts read
+every key. And a field that a newer side has added is passed over, because no reader acts on it.
+
+A field that is None was not asked for: it is neither sent nor shown. Where the key must be there
+all the same (a required field), an empty map stands for None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Optional, Union
+
+from msmon.bounds import (
+    Bound,
+    CountsByKind,
+    CountsByStage,
+    HostName,
+    Identifier,
+    JobName,
+    PathText,
+    Prose,
+    Sentence,
+    Word,
+)
+from msmon.bus.words import Outcome, ProcessState, TraceState
+from msmon.sessions import MonitorSettings
+
+Reasons = Annotated[dict[Word, Prose], Bound(64)]
+"""Kind name → why it can't be collected."""
+Paths = Annotated[list[PathText], Bound(1000, cut=True)]
+Steps = Annotated[list[int], Bound(2)]
+Words = Annotated[list[Word], Bound(64, cut=True)]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Base of all rows; see the module for how they are sent."""
+
+
+@dataclass(frozen=True)
+class TraceRow(Facts):
+    """The last detailed trace of a process."""
+
+    state: Union[TraceState, Word] = TraceState.IDLE
+    trace_id: Identifier = ""
+    backend: Word = ""
+    """The profiler that takes it: "torch_npu", "torch", "mindspore"."""
+    start_step: int = -1
+    """First traced step; -1: unknown yet."""
+    stop_step: int = -1
+    """The step after the last traced one; -1: unknown yet."""
+    requested_steps: int = 0
+    captured: Steps = field(default_factory=list)
+    """First and last step on record; empty before that."""
+    path: PathText = ""
+    files: Paths = field(default_factory=list)
+    reason: Prose = ""
+    """Why it failed, or has fewer steps than were asked for."""
+    partial: bool = False
+    left_out: Words = field(default_factory=list)
+    """Options that the profiler can't honour."""
+    step_s: float = 0.0
+    """Mean seconds per step of the process; 0: unknown."""
+
+
+@dataclass(frozen=True)
+class ProcessRow(Facts):
+    """Who a process is. Numbers are -1 (``world_size`` 0) where unknown."""
+
+    host: HostName
+    pid: int
+    container: JobName
+    rank: int
+    local_rank: int
+    world_size: int
+    device: int
+    framework: Word
+    job_id: JobName
+    uid: int
+    command: Sentence
+    """Empty for those whom the process is none of their business."""
+
+
+@dataclass(frozen=True)
+class StatusRow(ProcessRow):
+    """What a process does and how much of it arrived. Counts are those of its last session."""
+
+    state: Union[ProcessState, Word]
+    session_id: Identifier
+    settings: Optional[MonitorSettings]
+    received: CountsByKind
+    kept: CountsByKind
+    untimed: CountsByKind
+    drops: CountsByStage
+    files: Paths
+    last_seen_s: float
+    """Seconds since the last message."""
+    step: int
+    step_age_s: float
+    cpu_s: float
+    flush_age_s: float
+    unavailable_kinds: Reasons
+    stuck_in: Sentence
+    library: Sentence
+    problem: Prose
+    trace: Optional[TraceRow]
+    version: Word
+
+
+@dataclass(frozen=True)
+class AnswerRow(ProcessRow):
+    """What became of a command in one process."""
+
+    ok: bool
+    text: Prose
+    next_step: Optional[Prose] = None
+    session_id: Optional[Identifier] = None
+    """The session that npu-monitor started, changed or stopped."""
+    files: Optional[Paths] = None
+    trace_id: Optional[Identifier] = None
+    """The trace that nputrace started or cancelled."""
+    step: Optional[int] = None
+    trace: Optional[TraceRow] = None
+    """Added by ``nputrace --wait``: how the trace ended."""
+
+
+@dataclass(frozen=True)
+class MissingRow(Facts):
+    """A pid, rank or job that was asked for and is not there."""
+
+    pid: Optional[int] = None
+    rank: Optional[int] = None
+    job_id: Optional[JobName] = None
+    ok: bool = False
+    state: Union[ProcessState, Word] = ProcessState.UNKNOWN
+    text: Prose = ""
+
+
+Row = Union[StatusRow, AnswerRow, MissingRow]
+"""One row of a reply. On receipt the first class whose required fields are there is taken."""
+
+
+def outcome_of(rows: Iterable[AnswerRow | MissingRow]) -> Outcome:
+    """Return how a command went, all processes together."""
+    succeeded = [row.ok for row in rows]
+    if all(succeeded):
+        return Outcome.OK
+    return Outcome.PARTIAL if any(succeeded) else Outcome.FAILED
+
+
+@dataclass(frozen=True)
+class OutputRow(Facts):
+    """One output of the daemon. ``written`` and ``drops`` count records."""
+
+    name: Word
+    options: Annotated[dict[Word, Sentence], Bound(64)] = field(default_factory=dict)
+    queue_bytes: int = 0
+    written: CountsByKind = field(default_factory=dict)
+    drops: CountsByStage = field(default_factory=dict)
+    problem: Prose = ""
+
+
+@dataclass(frozen=True)
+class DaemonRow(Facts):
+    """The daemon itself."""
+
+    version: Word
+    protocol: Word = ""
+    host: HostName = ""
+    pid: int = -1
+    uid: int = -1
+    insecure: bool = False
+    listens: Annotated[list[PathText], Bound(64)] = field(default_factory=list)
+    sinks: Annotated[list[OutputRow], Bound(1000, cut=True)] = field(default_factory=list)
+    refused_messages: int = 0
+    refused_connections: int = 0

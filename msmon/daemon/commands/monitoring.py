@@ -1,0 +1,197 @@
+"""npu-monitor: start, change and stop sessions, and tell which files they write."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Union
+
+from msmon.bus.messages import Answer, MonitorRequest
+from msmon.bus.rows import AnswerRow
+from msmon.bus.words import MonitorAction
+from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.access.roles import Role
+from msmon.daemon.commands.base import Commands, Order
+from msmon.daemon.commands.commander import Commander
+from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.registry import Process, Registry
+from msmon.daemon.rows import identity
+from msmon.daemon.selection import ranks_meant
+from msmon.daemon.streams import Streams, owner_of
+from msmon.errors import MsmonError, SinkError, UsageError
+from msmon.sessions import MonitorSettings
+from msmon.settings.options import MONITOR_OPTION, check_fields
+from msmon.sinks.exports import require_absolute
+
+FILE_CHECK_LIMIT_S = 8.0
+"""For all that the check of an export directory takes, the start of a process included."""
+
+UNDO_LIMIT_S = 5.0
+_NEVER_TYPED = "ship_records"
+
+_Export = Union[str, MsmonError]
+"""The directory that an owner's data goes to, or why it can't."""
+
+
+class Monitoring(Commands[MonitorRequest]):
+    """Carries out npu-monitor requests."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        streams: Streams,
+        outputs: Outputs,
+        approvals: Approvals,
+        commander: Commander,
+        host: str,
+    ) -> None:
+        super().__init__(registry, commander, host)
+        self._streams = streams
+        self._outputs = outputs
+        self._approvals = approvals
+
+    async def checked(self, request: MonitorRequest, peer: Peer) -> dict[str, Any]:
+        """Return the fields to send; an export directory in them is not yet checked."""
+        if request.action not in list(MonitorAction):
+            raise UsageError(f"unknown npu-monitor action {request.action!r}")
+        if _NEVER_TYPED in request.fields:
+            raise UsageError(f"unknown option {_NEVER_TYPED}")
+        fields = check_fields(MONITOR_OPTION, request.fields)
+        if request.action == MonitorAction.STOP and fields:
+            raise UsageError(f"npu-monitor stop takes no options, got {', '.join(fields)}")
+        if request.action == MonitorAction.UPDATE and not fields:
+            raise UsageError("npu-monitor update: nothing to change", "name an option to change")
+        if request.action != MonitorAction.START:
+            return fields
+        settings = MonitorSettings.from_fields(fields)
+        if settings.log_file:
+            require_absolute(settings.log_file)
+        fields[_NEVER_TYPED] = bool(settings.log_file) or self._outputs.wants_records
+        return fields
+
+    async def ask(
+        self, processes: Sequence[Process], order: Order[MonitorRequest]
+    ) -> list[AnswerRow]:
+        """Ask all processes at once. Two ways to a rank may exist; it acts once per request id."""
+        exports = await self._exports(processes, order)
+        request_id = uuid.uuid4().hex
+        rows = (self._ask_one(process, order, exports, request_id) for process in processes)
+        return list(await asyncio.gather(*rows))
+
+    async def _exports(
+        self, processes: Sequence[Process], order: Order[MonitorRequest]
+    ) -> dict[Owner, _Export]:
+        """Find out, with the rights of each owner whose processes are meant, where data goes.
+
+        Raises the refusal when there is no owner for whom it works.
+        """
+        if order.request.action != MonitorAction.START or not order.fields.get("log_file"):
+            return {}
+        settings = MonitorSettings.from_fields(order.fields)
+        owners = list(dict.fromkeys(owner_of(process.peer) for process in processes))
+        answers = await asyncio.gather(
+            *(self._export(settings, owner, order.peer) for owner in owners)
+        )
+        refusals = [answer for answer in answers if isinstance(answer, MsmonError)]
+        if refusals and len(refusals) == len(owners):
+            raise refusals[0]
+        return dict(zip(owners, answers))
+
+    async def _export(self, settings: MonitorSettings, owner: Owner, peer: Peer) -> _Export:
+        """Ask the owner's output process; a file system may never answer it."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[_Export] = loop.create_future()
+
+        def take(answer: _Export) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        def done(answer: _Export) -> None:
+            loop.call_soon_threadsafe(take, answer)
+
+        own = peer.uid == os.geteuid()  # may name any place; others one below an export root
+        try:
+            self._outputs.check_export(settings.log_file, settings.export_type, owner, own, done)
+            return await asyncio.wait_for(answered, FILE_CHECK_LIMIT_S)
+        except MsmonError as error:
+            return error
+        except (asyncio.TimeoutError, TimeoutError):
+            return SinkError(
+                f"--log-file: the file system of {settings.log_file} does not answer",
+                "choose a directory elsewhere",
+            )
+
+    async def _ask_one(
+        self,
+        process: Process,
+        order: Order[MonitorRequest],
+        exports: dict[Owner, _Export],
+        request_id: str,
+    ) -> AnswerRow:
+        """Send one command and return the row on what became of it."""
+        action = order.request.action
+        export = exports.get(owner_of(process.peer), "")
+        if isinstance(export, MsmonError):
+            who = identity(process, order.peer)
+            return AnswerRow(**who, ok=False, text=export.message, next_step=export.next_step)
+        fields = order.fields
+        if export:
+            fields = {**fields, "log_file": export}
+            await self._approve_export(process, export)
+        meant = ranks_meant(order.request.selection, process)
+        answer = await self.commander.ask(
+            process, f"monitor.{action}", fields, order.deadline_s, request_id, meant
+        )
+        row = AnswerRow(
+            **identity(process, order.peer),
+            ok=answer.ok,
+            text=answer.text,
+            next_step=answer.next_step,
+            session_id=answer.session_id,
+        )
+        if not answer.ok or not answer.session_id:
+            return row
+        if action == MonitorAction.START:
+            return await self._with_outputs(row, process, order.deadline_s)
+        if action == MonitorAction.STOP:
+            return await self._with_files(row, answer, order.deadline_s)
+        return row
+
+    async def _approve_export(self, process: Process, log_file: str) -> None:
+        """Note that the process may name this directory when it opens its session.
+
+        An operator's process needs no approval: the operator may name any directory.
+        """
+        if process.peer.role is not Role.OPERATOR:
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._approvals.add, owner_of(process.peer).name, log_file
+            )
+
+    async def _with_outputs(self, row: AnswerRow, process: Process, deadline_s: float) -> AnswerRow:
+        """Add what the outputs say to a new session. An export that can't be opened ends it."""
+        remaining_s = max(0.0, deadline_s - time.monotonic())
+        opened = await self._streams.opened(row.session_id or "", remaining_s)
+        if opened is None:
+            text = "monitoring started; its outputs have not reported yet"
+            return dataclasses.replace(row, text=text)
+        if isinstance(opened, MsmonError):
+            until_s = time.monotonic() + UNDO_LIMIT_S
+            await self.commander.ask(process, "monitor.stop", {}, until_s)
+            text = f"{opened.message}; monitoring was stopped again"
+            return dataclasses.replace(row, ok=False, text=text, next_step=opened.next_step)
+        return dataclasses.replace(row, files=list(opened))
+
+    async def _with_files(self, row: AnswerRow, answer: Answer, deadline_s: float) -> AnswerRow:
+        """Add which files an ended session has written, once they are complete."""
+        remaining_s = max(0.0, deadline_s - time.monotonic())
+        complete = await self._streams.written(answer.session_id, remaining_s)
+        text = answer.text if complete else f"{answer.text}; its outputs are still being written"
+        return dataclasses.replace(
+            row, text=text, files=list(self._outputs.files(answer.session_id))
+        )

@@ -1,0 +1,67 @@
+"""Who sees what of a process: rows are made for the peer that asks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from msmon.bus.messages import Status
+from msmon.bus.rows import StatusRow, TraceRow
+from msmon.bus.words import ProcessState
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
+from msmon.daemon.registry import Process
+from msmon.daemon.rows import foreign_row, output_row, status_row
+from msmon.sessions import MonitorSettings, ProcessInfo
+
+OWNER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
+STRANGER = Peer(Role.USER, "uid 1001", "uid 1001", 1001)
+VIEWER = Peer(Role.VIEWER, "key eve", "public key")
+OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
+
+SECRETS = ("train.py", "/home/alice", "5e55104", "7ace1d")
+
+
+def process() -> Process:
+    status = Status(
+        ProcessState.MONITORING,
+        session_id="5e55104",
+        settings=MonitorSettings(kinds="Kernel", log_file="/home/alice/out"),
+        unavailable_kinds={"MemCpy": "preload /home/alice/lib.so"},
+        library="/home/alice/libmspti.so",
+        problem="/home/alice/out is full",
+        trace=TraceRow("done", "7ace1d", path="/home/alice/t", files=["/home/alice/t/a.json"]),
+    )
+    info = ProcessInfo("node", 11, 1, rank=3, command="python train.py")
+    return Process(info, OWNER, b"r", "1", 0.0, status=status)
+
+
+def row_for(peer: Peer) -> StatusRow:
+    streams = SimpleNamespace(get=lambda _: None)
+    return status_row(process(), peer, streams, SimpleNamespace(), 1.0)
+
+
+@pytest.mark.parametrize("peer", [OWNER, OPERATOR], ids=lambda peer: peer.name)
+def test_the_owner_and_operators_see_everything(peer):
+    assert all(secret in repr(row_for(peer)) for secret in SECRETS)
+
+
+@pytest.mark.parametrize("peer", [STRANGER, VIEWER], ids=lambda peer: peer.name)
+def test_others_see_what_a_process_does_but_no_command_path_or_id(peer):
+    row = row_for(peer)
+    assert not any(secret in repr(row) for secret in SECRETS)
+    assert (row.pid, row.rank, row.state, row.trace.state) == (11, 3, "monitoring", "done")
+    assert row.problem
+
+
+def test_a_refusal_tells_no_command_line():
+    row = foreign_row(process(), STRANGER)
+    assert not any(secret in repr(row) for secret in SECRETS)
+    assert "belongs to uid 1000" in row.text
+
+
+def test_paths_of_outputs_are_for_operators():
+    facts = {"name": "jsonl", "options": {"path": "/home/alice"}, "problem": "/home/alice is full"}
+    assert "/home/alice" not in repr(output_row(facts, STRANGER))
+    assert output_row(facts, OPERATOR).problem == "/home/alice is full"
