@@ -91,7 +91,7 @@ class Monitoring:
         self.session = session
         self.phase = "monitoring"
         kinds = format_kinds(session.recorded_kinds)
-        self._log.write(f"session {session.session_id} started: {kinds}")
+        self._log.write(f"session {_shown(session)} started: {kinds}")
         return session_answer(session, f"monitoring started: {kinds}")
 
     def update(self, fields: dict[str, Any]) -> Answer:
@@ -174,7 +174,7 @@ class Monitoring:
         self.phase = "idle"
         self.last_counts = session.counts()
         self.problem = session.problem
-        self._log.write(f"session {session.session_id} ended: {reason}")
+        self._log.write(f"session {_shown(session)} ended: {reason}")
 
     def give_up(self) -> None:
         """End the session after an unforeseen failure; what was not read yet is lost."""
@@ -197,3 +197,8 @@ class Monitoring:
             finally:
                 self._loading = None
         return self._recorder
+
+
+def _shown(session: MonitoringSession) -> str:
+    """Return enough of a session's id to tell it from others; the group may read the log."""
+    return session.session_id[:8]
