@@ -40,7 +40,9 @@ LINE_BYTES_PER_BATCH = 32 << 20
 """Rows are given on as batches when their lines have this size."""
 
 _CHUNK_BYTES = 4 << 20
-_GROUP_INFO = b'{"kind":"parallel_group_info"'
+_GROUP_INFO = b'{"kind":"parallel_group_info","value":'
+"""How the line of the group info begins; its value, a text, is all that follows."""
+
 _DATA_TYPES = {item.name: item.value for item in CommunicationDataType}
 _U64 = 2**64 - 1
 
@@ -117,11 +119,8 @@ class JsonlSource(Source):
     def _read_line(self, line: bytes) -> None:
         if line.isspace():
             return
-        if len(line) > MAX_RECORD_BYTES and not line.startswith(_GROUP_INFO):
-            self.skipped += 1
-            return
         try:
-            values = json.loads(line)
+            values = json.loads(line) if len(line) <= MAX_RECORD_BYTES else _long_line(line)
             self._readers[values["kind"]](values)
         except (*VALUE_ERRORS, KeyError, RecursionError):
             self.skipped += 1
@@ -174,6 +173,17 @@ class JsonlSource(Source):
         rank = checked.rank(values["rank"])
         if self.process.rank == UNKNOWN_RANK:
             self.process = dataclasses.replace(self.process, rank=rank)
+
+
+def _long_line(line: bytes) -> dict[str, Any]:
+    """Return the values of a line that only the group info may be. Raises ValueError.
+
+    Only the text in it is parsed: a long line of brackets would become a gigabyte of lists.
+    """
+    text = line.strip()
+    if not (text.startswith(_GROUP_INFO + b'"') and text.endswith(b'"}')):
+        raise ValueError("too long")
+    return {"kind": "parallel_group_info", "value": json.loads(text[len(_GROUP_INFO) : -1])}
 
 
 def _open(path: Path) -> IO[bytes]:
