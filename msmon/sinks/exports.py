@@ -29,6 +29,8 @@ NAME_BYTES = 255
 PATH_BYTES = 4095
 """The longest path (PATH_MAX without its terminating zero)."""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES, errno.EPERM)
+"""A link, a FIFO or socket, a directory, a file of somebody else."""
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -120,7 +122,7 @@ def open_file(path: Path, flags: int) -> int:
         try:
             descriptor = os.open(path.name, flags | _FILE, dir_fd=holding)
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            if error.errno in _NOT_OURS:
                 raise _replaced(path) from None
             raise OSError(error.errno, error.strerror, str(path)) from None
     found = os.fstat(descriptor)

@@ -45,6 +45,12 @@ def create_session_file(
 
 
 def _next_digits(digits: str) -> str:
-    """Return the millisecond after these 17 digits, as a calendar without a time zone has it."""
-    moment = datetime.strptime(digits, _FORMAT) + timedelta(milliseconds=1)
-    return moment.strftime(_FORMAT)[:_DIGITS]
+    """Return the millisecond after these 17 digits, as a calendar without a time zone has it.
+
+    Not by ``strptime``: that imports a module when it is first called, which an output
+    process with a user's rights may no longer be able to read.
+    """
+    year, rest = int(digits[:4]), digits[4:14]
+    month, day, hour, minute, second = (int(rest[place : place + 2]) for place in range(0, 10, 2))
+    moment = datetime(year, month, day, hour, minute, second, int(digits[14:]) * 1000)
+    return (moment + timedelta(milliseconds=1)).strftime(_FORMAT)[:_DIGITS]

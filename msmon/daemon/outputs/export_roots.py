@@ -82,9 +82,8 @@ def _make(root: Path, name: str, uid: int) -> None:
     holding = os.open("/", _HOLD)
     try:
         for part in (*root.parts[1:], ""):
-            found = os.fstat(holding)
-            if found.st_uid != 0 or stat.S_IMODE(found.st_mode) & 0o022:
-                return  # others can change this place: they make their directories themselves
+            if _others_may_change(holding, is_root=not part):
+                return  # they make their directories themselves
             if part:
                 inner = os.open(part, _HOLD, dir_fd=holding)
                 os.close(holding)
@@ -99,3 +98,14 @@ def _make(root: Path, name: str, uid: int) -> None:
                 os.close(made)
     finally:
         os.close(holding)
+
+
+def _others_may_change(directory: int, is_root: bool) -> bool:
+    """Whether anybody but root could put something else at the place where we are going.
+
+    In a sticky directory, as /tmp, others can't move away what belongs to root.
+    """
+    found = os.fstat(directory)
+    writable = found.st_mode & 0o022
+    sticky = found.st_mode & stat.S_ISVTX and not is_root
+    return found.st_uid != 0 or bool(writable and not sticky)

@@ -39,7 +39,7 @@ CALL_LIMIT_S = 30.0
 CHECK_LIMIT_S = 5.0
 START_LIMIT_S = 30.0
 CLOSE_LIMIT_S = 3.0
-_REAP_S = 0.5
+_REAP_S = 1.0
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
