@@ -104,6 +104,7 @@ class Broker:
         self._requests: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Future[None] | None = None
         self._outputs = outputs(self._committed)
+        self._outputs.count_against(self._shares)
         self._registry = Registry(timing.lost_after_s, timing.keep_gone_s, self._shares)
         self._streams = Streams(
             self._outputs,
@@ -112,6 +113,7 @@ class Broker:
             self._on_loop,
             timing.grace_s,
             timing.keep_gone_s,
+            self._shares,
         )
         self._commander = Commander(self._command)
         self._monitoring = Monitoring(

@@ -28,6 +28,7 @@ from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import (
     BatchDelivery,
     Closing,
@@ -91,7 +92,9 @@ class Streams:
         on_loop: Callable[[Callable[[], None]], None],
         grace_s: float,
         keep_closed_s: float,
+        shares: Shares | None = None,
     ) -> None:
+        self._shares = shares
         self._outputs = outputs
         self._approvals = approvals
         self._acknowledge = acknowledge
@@ -136,6 +139,8 @@ class Streams:
         if sum(not item.closed for item in running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
             raise CommandRefused(f"{process.label} has too many open sessions")
         settings = MonitorSettings.from_fields(message.settings)
+        if self._shares is not None:
+            self._shares.take(process.peer.owner, Resource.SESSIONS)
         problem = ""
         if settings.log_file and not self._may_export(process, message.session_id, settings):
             problem = f"export to {settings.log_file} was not approved by this daemon"
@@ -230,7 +235,9 @@ class Streams:
                 self._close_lost(stream, now_s)
 
     def _forget(self, session_id: str) -> None:
-        del self._streams[session_id]
+        stream = self._streams.pop(session_id)
+        if self._shares is not None:
+            self._shares.give_back(stream.owner.name, Resource.SESSIONS)
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
 

@@ -84,6 +84,11 @@ class GapDelivery(_InSession):
     gap: Gap
     found_here: bool = False
 
+    @property
+    def size_bytes(self) -> int:
+        """What it counts as in a queue; one found here was never queued by anybody."""
+        return 0 if self.found_here else BASE_BYTES
+
     def apply(self, sink: Sink) -> None:
         """Write the gap."""
         sink.write_gap(self.session_id, self.seq, self.gap)
@@ -119,7 +124,13 @@ class Closing(_InSession):
 
 @dataclass(frozen=True)
 class Skipped(_InSession):
-    """In the place of what the sink does not want, or what was dropped and counted."""
+    """In the place of what the sink does not want, or what was dropped and counted.
+
+    It may stand for many in a row, from ``first_seq`` to ``seq``.
+    """
+
+    first_seq: int = 0
+    """0: only ``seq``."""
 
     def apply(self, sink: Sink) -> None:
         """Do nothing."""

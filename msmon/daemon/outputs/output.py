@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msmon.daemon.access.owners import Owner
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import (
     BatchDelivery,
     Closing,
@@ -61,6 +62,9 @@ GIVE_UP_AFTER_S = 60.0
 
 HUNG_RETRY_S = 30.0
 """A session in whose call the process hung is not tried again sooner."""
+
+SHARE_RETRY_S = 0.1
+"""An owner that has used up its share of the disk waits so long for more."""
 
 IDLE_S = 30.0
 """A process without open sessions is ended after this time."""
@@ -105,6 +109,7 @@ class Output:
         else:
             self._host = ThreadHost(sink_class(**self._options))
         self._progress = progress or ProgressDirectory(None, self.name)
+        self._shares: Shares | None = None
         self._queue_bytes = queue_bytes
         self._idle_s = idle_s
         self._changed = threading.Condition(threading.RLock())
@@ -123,6 +128,10 @@ class Output:
         self._thread: threading.Thread | None = None
 
     # --- from the broker's loop -----------------------------------------------------------
+
+    def count_against(self, shares: Shares) -> None:
+        """Count what is queued and written against its owners' shares, from now on."""
+        self._shares = shares
 
     def open_session(
         self, session: SessionInfo, owner: Owner, answer: Callable[[OpenAnswer], None]
@@ -143,10 +152,9 @@ class Output:
                 return  # while the daemon ends it is left to the agent, which sends it again
             if isinstance(delivery, self._unwanted):
                 delivery = skipped(delivery)
-            elif isinstance(delivery, (BatchDelivery, WindowDelivery)):
+            elif not isinstance(delivery, Closing):
                 delivery = self._fitting(session, delivery)
-            session.append(delivery)
-            self._held_bytes += delivery.size_bytes
+            self._hold(session, session.append(delivery))
             self._schedule(session)
 
     def check(
@@ -235,10 +243,40 @@ class Output:
         if session.block is not None and session.size_bytes > self._queue_bytes // 2:
             limit_bytes, stage = 0, "disk"  # a half for what fails; the others need room too
             reason = "more than can be kept while the output fails"
-        if self._held_bytes + delivery.size_bytes <= limit_bytes:
+        if self._held_bytes + delivery.size_bytes > limit_bytes:
+            pass
+        elif self._has_share(session, delivery):
             return delivery
+        else:
+            reason = f"{session.owner.name} has used up its share of the queues"
         session.count_drop(delivery, stage, reason)
+        if isinstance(delivery, GapDelivery) and delivery.gap.records is not None:
+            session.extend_gap(delivery.gap)
         return skipped(delivery)
+
+    def _has_share(self, session: OutputSession, delivery: Delivery) -> bool:
+        if self._shares is None:
+            return True
+        queued = self._shares.used(session.owner.name, Resource.QUEUED_BYTES)
+        limit = self._shares.limit(session.owner.name, Resource.QUEUED_BYTES)
+        return queued + delivery.size_bytes <= limit
+
+    def _hold(self, session: OutputSession, size_bytes: int) -> None:
+        """Count bytes that are queued, or with a minus no longer; the lock is held."""
+        self._held_bytes += size_bytes
+        if self._shares is None:
+            return
+        if size_bytes > 0:
+            self._shares.charge(session.owner.name, Resource.QUEUED_BYTES, size_bytes)
+        elif size_bytes < 0:
+            self._shares.give_back(session.owner.name, Resource.QUEUED_BYTES, -size_bytes)
+
+    def _may_write(self, session: OutputSession, delivery: Delivery) -> bool:
+        """Whether the owner's share of the disk holds this much more now."""
+        if self._shares is None or self.owner is None or not isinstance(delivery, BatchDelivery):
+            return True
+        owner, size = session.owner.name, delivery.size_bytes
+        return self._shares.try_take(owner, Resource.DISK_BYTES, size)
 
     def _later(self, errand: Callable[[], None]) -> None:
         with self._changed:
@@ -322,6 +360,10 @@ class Output:
         try:
             self._ensure_open(session)
             while (delivery := self._next_of(session)) is not None:
+                if not self._may_write(session, delivery):
+                    with self._changed:
+                        self._schedule(session, time.monotonic() + SHARE_RETRY_S)
+                    return
                 self._give(session, delivery)
                 if self._uncommitted_bytes >= COMMIT_BYTES:
                     self._commit_at_s = 0.0
@@ -387,7 +429,7 @@ class Output:
             with self._changed:
                 stage = "decode" if isinstance(error, ValueError) else "disk"
                 session.count_drop(delivery, stage, str(error))
-                self._held_bytes += instead.size_bytes - delivery.size_bytes
+                self._hold(session, instead.size_bytes - delivery.size_bytes)
         with self._changed:
             session.handed_over(delivery, instead)
         self._uncommitted_bytes += delivery.size_bytes
@@ -429,7 +471,7 @@ class Output:
                 if records is not None:
                     kind, count = records
                     self._written[kind] = self._written.get(kind, 0) + count
-            self._held_bytes -= before_bytes - session.size_bytes
+            self._hold(session, session.size_bytes - before_bytes)
             if session.waiting:
                 self._schedule(session)
         self.on_safe(session.id)
@@ -455,7 +497,7 @@ class Output:
     def _give_up(self, session: OutputSession, reason: str) -> None:
         _log.error("output %s gives session %s up: %s", self.name, session.id, reason)
         with self._changed:
-            self._held_bytes -= session.give_up("disk", reason)
+            self._hold(session, -session.give_up("disk", reason))
         self.on_safe(session.id)
 
     def _forget(self, session_id: str) -> None:
@@ -463,7 +505,7 @@ class Output:
             session = self._sessions.pop(session_id, None)
             if session is None:
                 return
-            self._held_bytes -= session.size_bytes
+            self._hold(session, -session.size_bytes)
         self._progress.forget(session_id)
         if self._host.running:
             try:

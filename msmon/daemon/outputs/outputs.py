@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from msmon.daemon.access.owners import Owner, owner_directory
+from msmon.daemon.access.shares import Shares
 from msmon.daemon.outputs.delivery import Delivery, ExportCheck
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.output import CheckDone, Output
@@ -58,6 +59,7 @@ class Outputs:
         self.roots = ExportRoots(config.export_roots)
         self._config = config
         self._on_commit = on_commit
+        self._shares: Shares | None = None
         self._lock = threading.Lock()
         self._outputs = list(config.daemon_outputs)
         self._exports: dict[tuple[str, Owner], Output] = {}
@@ -70,6 +72,12 @@ class Outputs:
             with contextlib.suppress(SinkError):  # whoever asks for such an export is told
                 sink_class(name)  # imports it now: later that would hold up the broker
         warn_of_missing_rights()
+
+    def count_against(self, shares: Shares) -> None:
+        """Count what is queued and written against its owners' shares, from now on."""
+        self._shares = shares
+        for output in self._all():
+            output.count_against(shares)
 
     @property
     def wants_records(self) -> bool:
@@ -179,6 +187,8 @@ class Outputs:
                 limits = self._config.limits
                 output = Output(found, {}, owner=owner, limits=limits, progress=progress)
                 output.on_safe = self._grown
+                if self._shares is not None:
+                    output.count_against(self._shares)
                 self._exports[name, owner] = output
             return self._exports[name, owner]
 

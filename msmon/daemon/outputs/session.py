@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -89,12 +89,21 @@ class OutputSession:
         """Whether the sink has taken an end: what follows waits for the commit."""
         return bool(self.handed) and isinstance(self.handed[-1], Closing)
 
-    def append(self, delivery: Delivery) -> None:
-        """Queue a delivery."""
+    def append(self, delivery: Delivery) -> int:
+        """Queue a delivery; returns by how many bytes the queue grew.
+
+        What is skipped is merged with what was skipped before it: a flood takes no memory.
+        """
         self.taken_seq = max(self.taken_seq, delivery.seq)
         self.closing_at_s = time.monotonic() if isinstance(delivery, Closing) else 0.0
+        last = self.waiting[-1] if self.waiting else None
+        if isinstance(delivery, Skipped) and isinstance(last, Skipped):
+            first_seq = last.first_seq or last.seq
+            self.waiting[-1] = Skipped(self.id, delivery.seq, first_seq)
+            return 0
         self.waiting.append(delivery)
         self.size_bytes += delivery.size_bytes
+        return delivery.size_bytes
 
     def take_next(self) -> Delivery | None:
         """Return what the sink is to be given next; a gap goes before what follows it."""
@@ -102,13 +111,15 @@ class OutputSession:
             return None
         following = self.waiting[0]
         gap, self.gap = self.gap, None
-        if gap is None and self.handed_seq and following.seq > self.handed_seq + 1:
+        begins_seq = following.seq
+        if isinstance(following, Skipped) and following.first_seq:
+            begins_seq = following.first_seq
+        if gap is None and self.handed_seq and begins_seq > self.handed_seq + 1:
             now_ns = time.time_ns()
             gap = Gap("sink", now_ns, now_ns, None, "the daemon ended before it could write")
         if gap is not None:
             found = GapDelivery(self.id, following.seq - 1, gap, found_here=True)
             self.waiting.appendleft(found)
-            self.size_bytes += found.size_bytes
             self.handed_seq = found.seq
         return self.waiting[0]
 
@@ -158,11 +169,25 @@ class OutputSession:
         if records is None:
             return
         kind, count = records
-        self.drops[stage] = self.drops.get(stage, 0) + count
+        self.lose({kind: count}, stage, reason)
+
+    def extend_gap(self, gap: Gap) -> None:
+        """Keep a gap that found no room in the queue, for the next one that is written.
+
+        Its records were counted where they were lost.
+        """
+        drops, self.drops = self.drops, {}
+        self.lose(gap.records or {}, gap.stage, gap.reason)
+        self.drops = drops
+
+    def lose(self, records: Mapping[str, int], stage: str, reason: str) -> None:
+        """Count lost records per kind, and extend the gap to be written."""
+        self.drops[stage] = self.drops.get(stage, 0) + sum(records.values())
         now_ns = time.time_ns()
         gap = self.gap or Gap(stage, now_ns, now_ns, {}, reason)
         lost = dict(gap.records or {})
-        lost[kind] = lost.get(kind, 0) + count
+        for kind, count in records.items():
+            lost[kind] = lost.get(kind, 0) + count
         self.gap = Gap(gap.stage, gap.start_ns, now_ns, lost, gap.reason)
 
 

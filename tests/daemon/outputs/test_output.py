@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 import threading
 import time
@@ -13,7 +14,8 @@ import psutil
 import pytest
 
 from msmon.daemon.access.owners import Owner
-from msmon.daemon.outputs.delivery import BatchDelivery, Closing
+from msmon.daemon.access.shares import LIMITS, Resource, Shares
+from msmon.daemon.outputs.delivery import BatchDelivery, Closing, NoteDelivery
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.session import OpenAnswer
 from msmon.errors import SinkError
@@ -228,6 +230,38 @@ def test_what_can_not_be_written_by_the_end_is_counted(
     output.close(0.5)
     assert time.monotonic() - started < 5
     assert output.drops("session-0") == {"disk": 4}
+
+
+def test_one_owner_s_flood_leaves_the_queue_to_others(
+    acknowledged: Acknowledgements,
+    kernels: Any,
+    session: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = dataclasses.replace(LIMITS[Resource.QUEUED_BYTES], amount=100_000)
+    monkeypatch.setitem(LIMITS, Resource.QUEUED_BYTES, few)
+    shares = Shares()
+    output = Output(RecordingSink, {})
+    output.count_against(shares)
+    acknowledged.follow(output)
+    open_session(output, session(tmp_path))
+    output.open_session(session(tmp_path, rank=1), Owner("uid 7", 7), lambda answer: None)
+    RecordingSink.instance.gate.clear()
+    for seq in range(2, 1002):
+        output.put(records(kernels(500), seq))
+        output.put(NoteDelivery("session-0", seq, "key", "x" * 1000))
+    output.put(records(kernels(500), 2, "session-1"))
+    assert shares.used("uid 0", Resource.QUEUED_BYTES) <= 110_000
+    assert output.drops("session-1") == {}
+    dropped = output.drops("session-0")["sink"]
+    RecordingSink.instance.gate.set()
+    output.put(closing(1002))
+    acknowledged.wait(1002)
+    output.close(5)
+    written = output.status()["written"]["Kernel"]
+    assert written - 500 + (dropped or 0) == 500_000
+    assert shares.used("uid 0", Resource.QUEUED_BYTES) == 0
 
 
 def test_a_sink_process_that_is_killed_is_replaced(
