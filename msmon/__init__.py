@@ -1,7 +1,7 @@
 """msmon: online performance monitoring for training and inference on Ascend NPUs.
 
-This module only re-exports; each name is imported on first use, so that
-``import msmon`` stays fast and starts nothing.
+The public names below are imported at their first use, so that ``import msmon`` is fast and
+has no side effects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The one exception tree of msmon.
+"""The exceptions of msmon.
 
-Every error that a person may see carries what went wrong, what to do next, and
-the exit code that a command ends with. ``commands`` has one handler for all::
+Each carries what went wrong, what to do next, and the exit code of the command that it ends.
+The numbers are exit codes::
 
     MsmonError                    1
     ├── UsageError                2  an option, a setting or a message field is wrong
@@ -13,7 +13,7 @@ the exit code that a command ends with. ``commands`` has one handler for all::
     │   ├── HandshakeRefused      1
     │   └── ProtocolMismatch      1
     ├── CommandRefused            1  the other side said no, and why
-    └── SinkError                 1  an output can't be written
+    └── SinkError                 1  files or another target can't be written
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from __future__ import annotations
 class MsmonError(Exception):
     """Base of all errors of msmon.
 
-    ``message`` is one sentence on what went wrong; ``next_step`` is one sentence
-    on what to do about it (may be empty).
+    ``message`` is one sentence: what went wrong. ``next_step`` is one sentence: what to do
+    about it; it may be "".
     """
 
     exit_code = 1
@@ -48,7 +48,7 @@ class LibraryUnavailable(MsmonError):
 
 
 class NativeCodeUnavailable(MsmonError):
-    """The native callbacks can't run here: CPU without code, or no executable mappings."""
+    """The native callbacks can't run: no code for this CPU, or executable memory is forbidden."""
 
 
 class MsptiError(MsmonError):
@@ -62,7 +62,7 @@ class MsptiError(MsmonError):
 
 
 class BusError(MsmonError):
-    """A daemon can't be reached, refuses us, or speaks another language."""
+    """A daemon can't be reached, refuses us, or speaks another protocol."""
 
 
 class DaemonUnreachable(BusError):
@@ -70,7 +70,7 @@ class DaemonUnreachable(BusError):
 
 
 class HandshakeRefused(BusError):
-    """Something listens at the endpoint, but the secured connection was not made."""
+    """Something listens at the endpoint, but no encrypted connection could be made."""
 
 
 class ProtocolMismatch(BusError):
@@ -78,8 +78,8 @@ class ProtocolMismatch(BusError):
 
 
 class CommandRefused(MsmonError):
-    """A command was understood and not carried out."""
+    """The other side understood a command and refused it; the message says why."""
 
 
 class SinkError(MsmonError):
-    """An output can't be opened or written."""
+    """A sink can't open or write its target."""

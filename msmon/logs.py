@@ -1,8 +1,7 @@
-"""Logs that stay small and honest whatever is written to them: parts for Python's ``logging``.
+"""Parts for Python's ``logging``, for logs that contain text from other users.
 
-The agent's log, the daemon's log on stderr and the audit log are put together from these:
-a filter that limits the rate of lines, a formatter that keeps a record on its line, and a
-file of bounded size that is opened without following links.
+The logs of agent and daemon and the audit log use them: a filter that limits the number of
+lines, a formatter that keeps each record on one line, and a file of limited size.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ MAX_LINE_CHARACTERS = 4000
 
 
 def source_of(record: logging.LogRecord) -> Hashable:
-    """Return what shares one budget of lines: a line of the program, and the user it is about.
+    """Return the key of the budget that a record counts against, or None for no limit.
 
-    Whoever logs about a peer names its user: ``_log.warning(..., extra={"owner": peer.owner})``.
-    None, which is not limited, for ordinary news (below WARNING) about nobody.
+    Records of one log call about one user share a budget. The call names the user:
+    ``_log.warning(..., extra={"owner": peer.owner})``. A record below WARNING that names no
+    user isn't limited.
     """
     owner = getattr(record, "owner", None)
     if owner is None and record.levelno < logging.WARNING:
@@ -38,7 +38,7 @@ def source_of(record: logging.LogRecord) -> Hashable:
 
 @dataclass
 class _Budget:
-    """What one source has written in its current interval."""
+    """How many records of one source were written and left out in its current interval."""
 
     start_s: float
     passed: int = 0
@@ -46,15 +46,15 @@ class _Budget:
 
 
 class RateFilter(logging.Filter):
-    """Lets a few records of each source pass per interval, and counts the others.
+    """Lets ``lines`` records of each source pass per interval, and counts the others.
 
-    ``key`` tells the source of a record; None is never limited. The first record of a later
-    interval carries the number that was left out as ``record.left_out``, and
-    :class:`OneLineFormatter` writes it. Example with 5 lines per 10 s: of 100 equal lines
-    in a second five are written, and the next one after 10 s ends in "(95 more left out)".
+    ``key`` returns the source of a record, or None for no limit. The first record of a later
+    interval gets the number of those left out as ``record.left_out``, which
+    :class:`OneLineFormatter` writes. Example with 5 lines per 10 s: of 100 equal records in
+    one second five are written, and the next one after 10 s ends in "(95 more left out)".
 
-    Any thread may use it. It takes no lock, because a lock that is held while a job forks
-    stays locked in the child; two threads at once may therefore write a line too many.
+    Any thread may use it. It takes no lock: if a job forked while a thread held the lock, it
+    would stay locked in the child. So two threads at once may write one line too many.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class RateFilter(logging.Filter):
         self._key = key
         self._budgets: dict[Hashable, _Budget] = {}
         self.left_out = 0
-        """Records held back so far, of all sources."""
+        """Number of records left out so far, of all sources."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record may be written."""
+        """Return whether the record is to be written."""
         key = self._key(record)
         if key is None:
             return True
@@ -91,14 +91,14 @@ class RateFilter(logging.Filter):
         if key not in self._budgets and len(self._budgets) >= MAX_BUDGETS:
             self._forget_ended(now_s)
             if len(self._budgets) >= MAX_BUDGETS:
-                key = None  # a flood of sources shares one budget
+                key = None  # Too many sources at once: new ones share one budget.
         budget = self._budgets.setdefault(key, _Budget(now_s))
         if now_s - budget.start_s > self._interval_s:
             budget.start_s, budget.passed = now_s, 0
         return budget
 
     def _forget_ended(self, now_s: float) -> None:
-        """Drop the budgets of intervals that are over; the next record begins a new one."""
+        """Remove budgets whose interval is over. The next record of a source makes a new one."""
         self._budgets = {
             key: budget
             for key, budget in list(self._budgets.items())
@@ -107,10 +107,10 @@ class RateFilter(logging.Filter):
 
 
 def escaped(text: str) -> str:
-    r"""Return the text on one line, with everything that doesn't print escaped.
+    r"""Return the text as one line of at most MAX_LINE_CHARACTERS, control characters escaped.
 
-    A host name "node\n2026-01-01 ERROR" of a peer would otherwise begin a line that looks
-    like one of the daemon, and escape sequences would reach the reader's terminal.
+    Otherwise a peer with the host name "node\n2026-01-01 ERROR" could write a line that looks
+    like one of the daemon, and could send escape sequences to the reader's terminal.
     """
     if not text.isprintable():
         text = "".join(
@@ -124,13 +124,13 @@ def escaped(text: str) -> str:
 
 
 class OneLineFormatter(logging.Formatter):
-    """One line for each record, and indented lines for a traceback that belongs to it.
+    """Writes one line for each record, and below it the indented lines of its traceback.
 
-    Every line is :func:`escaped`, so text from peers can begin none.
+    Every line is :func:`escaped`, so text from peers can't begin a new one.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # logging's name
-        """Return the line of the record, with the number of those left out before it."""
+        """Return the line of the record and the number of records left out before it."""
         left_out = getattr(record, "left_out", 0)
         note = f" ({left_out} more left out)" if left_out else ""
         return escaped(super().formatMessage(record)) + note
@@ -142,14 +142,17 @@ class OneLineFormatter(logging.Formatter):
 
 
 class BoundedFile(RotatingFileHandler):
-    """A log file that stays below ``max_bytes``, with older ones beside it: ``name.1``, …
+    """A log file below ``max_bytes``, and up to ``older_files`` older ones: ``name.1``, …
 
-    The directory is made at the first line. The file is opened anew for each line: no
-    descriptor stays open in a job, and a file that was moved away or removed is made again.
-    Links are not followed, and only a regular file is taken that is ours and has no other
-    name: a FIFO can't hang the writer, and a link can't lead it into another file of this
-    user. With ``shared_place`` others may have made the directory too, so that is opened
-    without following a link. What can't be written raises nothing; it is counted in ``unwritten``.
+    The file is opened for each line. So no descriptor stays open in a job, and a file that
+    was moved or removed is made again. The directory is made with the first line.
+
+    The path may lie where other users can write. The file must be a regular file of this user
+    with one name, and no link to it is followed: a FIFO would block the writer, and a link
+    would lead to another file of this user. ``shared_place`` says that other users may
+    also have made the directory; then no link to the directory is followed either.
+
+    A line that can't be written raises nothing. ``unwritten`` counts it.
     """
 
     def __init__(
@@ -160,30 +163,29 @@ class BoundedFile(RotatingFileHandler):
         mode: int = 0o600,
         shared_place: bool = False,
     ) -> None:
-        """Raises nothing for a path that can't be written; see ``unwritten``."""
         self._permissions = mode
         self._directory_flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         if shared_place:
             self._directory_flags |= os.O_NOFOLLOW
         self.unwritten = 0
-        """Lines that could not be written since the last one that could."""
+        """Number of lines that could not be written since the last one that was."""
         self.problem: OSError | None = None
-        """Why the last line could not be written; None: it was."""
+        """Why the last line could not be written; None if it was."""
         super().__init__(path, maxBytes=max_bytes, backupCount=older_files, delay=True)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append one line. ``logging`` calls this with the lock of the handler held."""
+        """Append one line. ``logging`` holds the lock of the handler meanwhile."""
         failures = self.unwritten
         super().emit(record)
         stream, self.stream = self.stream, None
         if stream is not None:
-            with contextlib.suppress(OSError):  # a full disk: the line is counted already
+            with contextlib.suppress(OSError):  # A full disk: ``handleError`` has counted it.
                 stream.close()
         if self.unwritten == failures:
             self.unwritten, self.problem = 0, None
 
     def handleError(self, record: logging.LogRecord) -> None:  # logging's name
-        """Count a line that could not be written; ``logging`` would print to stderr."""
+        """Count a line that could not be written. Without this, ``logging`` prints to stderr."""
         error = sys.exc_info()[1]
         self.unwritten += 1
         self.problem = error if isinstance(error, OSError) else OSError(str(error))

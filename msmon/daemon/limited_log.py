@@ -1,4 +1,4 @@
-"""Log lines about what peers do wrong, counted for ``status``."""
+"""A logger that counts: for log lines about errors of peers, whose number ``status`` shows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import logging
 
 
 class LimitedLog:
-    """Counts events, whether or not the rate filter of the daemon's log lets them be written."""
+    """Logs events and counts all of them, also those that the rate filter doesn't write.
+
+    Used on the broker's loop only.
+    """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self.count = 0
-        """Events so far."""
+        """Number of events so far."""
 
     def warning(self, text: str, *arguments: object, owner: str = "") -> None:
-        """Count an event and log it at level WARNING; ``owner``: whose lines it is one of."""
+        """Count an event and log it as a WARNING. It counts against the log lines of ``owner``."""
         self.count += 1
         self._logger.warning(text, *arguments, extra={"owner": owner} if owner else None)
 
     def exception(self, text: str, *arguments: object) -> None:
-        """Count an event and log it at level ERROR with the exception being handled."""
+        """Count an event and log it as an ERROR with the traceback of the current exception."""
         self.count += 1
         self._logger.exception(text, *arguments)

@@ -1,6 +1,6 @@
-"""Telling a service manager how the daemon is: systemd's notification socket (sd_notify(3)).
+"""Tells systemd the state of the daemon, over systemd's notification socket (sd_notify(3)).
 
-Without NOTIFY_SOCKET nothing happens, and an unreachable one never stops the daemon.
+Without NOTIFY_SOCKET it does nothing. A socket that can't be reached is only logged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """Sends the states of this process; safe to use where there is no service manager."""
+    """Sends the state of this process to systemd, if systemd has started it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -24,19 +24,22 @@ class ServiceManager:
         self._next_beat_s = 0.0
 
     def ready(self, status: str) -> None:
-        """Say that everything that was asked for is up."""
+        """Tell that the daemon serves. ``status`` is shown by ``systemctl status``."""
         self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS={_line(status)}")
 
     def reloading(self) -> None:
-        """Say that the configuration is being read again; :meth:`ready` ends it."""
+        """Tell that the daemon reads its configuration again. :meth:`ready` must follow."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Say that the end has begun."""
+        """Tell that the daemon has begun to stop."""
         self._send("STOPPING=1\nSTATUS=writing out what is queued")
 
     def beat(self) -> None:
-        """Say that the main loop turns, as often as the watchdog wants it; call it each turn."""
+        """Tell the watchdog that the main loop runs. Call it in every round of that loop.
+
+        It sends twice in each time limit of the watchdog, and otherwise does nothing.
+        """
         now_s = time.monotonic()
         if self._beat_every_s and now_s >= self._next_beat_s:
             self._next_beat_s = now_s + self._beat_every_s
@@ -55,7 +58,7 @@ class ServiceManager:
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float:
-    """Return the watchdog's time limit, 0 when there is none or it is for another process."""
+    """Return the watchdog's time limit; 0 if there is none for this process."""
     wanted_pid = environ.get("WATCHDOG_PID", "") or str(os.getpid())
     limit = environ.get("WATCHDOG_USEC", "")
     return int(limit) / 1e6 if limit.isdecimal() and wanted_pid == str(os.getpid()) else 0.0

@@ -1,7 +1,7 @@
 """The daemon's runtime directory: its lock, its socket file, its public key.
 
-A lock on a file that holds the daemon's pid keeps a second daemon out; the kernel
-drops it however the first one ends.
+A daemon locks a file in it, so that no second daemon can use the directory. The file holds
+its pid. The kernel releases the lock when the daemon ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ LOCK_FILE = "daemon.lock"
 
 @dataclass(frozen=True)
 class LocalAccess:
-    """Which local users may connect, besides root and the daemon's own user.
-
-    ``group_id`` is only used where ``others`` is False; -1: nobody.
-    """
+    """Which local users may connect, besides root and the daemon's own user."""
 
     others: bool = False
+    """True: all users may connect."""
     group_id: int = -1
+    """Otherwise the members of this group may; -1: nobody else."""
 
     @classmethod
     def parse(cls, text: str) -> LocalAccess:
@@ -49,17 +48,17 @@ class LocalAccess:
 
     @property
     def any_others(self) -> bool:
-        """Whether anybody else may connect."""
+        """True if anybody else may connect."""
         return self.others or self.group_id >= 0
 
     def mode(self, rights: int) -> int:
-        """Return a file mode: ``rights`` (0 to 7) for the owner and for those who may connect."""
+        """Return a file mode with ``rights`` (0 to 7) for the owner and all who may connect."""
         group = rights if self.any_others else 0
         return rights << 6 | group << 3 | (rights if self.others else 0)
 
 
 class RuntimeDirectory:
-    """The directory of one daemon, from :meth:`claim` to :meth:`release`."""
+    """The directory that one daemon holds from :meth:`claim` to :meth:`release`."""
 
     def __init__(self, path: Path, access: LocalAccess) -> None:
         self.path = path
@@ -75,8 +74,8 @@ class RuntimeDirectory:
     def claim(self) -> None:
         """Make the directory and take its lock.
 
-        Raises BusError naming the pid of the daemon that has it, or what is wrong
-        with the directory.
+        Raises BusError if another daemon has the lock (it names its pid), or if the directory
+        can't be used.
         """
         try:
             self._prepare()
@@ -133,7 +132,10 @@ class RuntimeDirectory:
         self._lock = lock
 
     def publish(self, public_key: bytes | None) -> None:
-        """Open the bound socket to those who may connect, and put the public key beside it."""
+        """Open the bound socket to all who may connect, and write the public key beside it.
+
+        None (a daemon without encryption) removes an old key file.
+        """
         self._give_to_group(self.socket)
         self.socket.chmod(self._access.mode(6))
         public = self.path / PUBLIC_KEY_FILE
@@ -145,18 +147,25 @@ class RuntimeDirectory:
 
     @property
     def socket_exists(self) -> bool:
-        """Whether the socket file is still there."""
+        """True if the socket file exists."""
         return self.socket.is_socket()
 
     def claim_again(self) -> None:
-        """Restore the directory and the lock where a cleaner removed them. Raises BusError."""
+        """Make directory and lock again if something has removed them, for example tmpfiles.d.
+
+        Raises what :meth:`claim` raises.
+        """
         if (self.path / LOCK_FILE).exists():
             return
         self.release()
         self.claim()
 
     def release(self) -> None:
-        """Give the lock back. The lock file stays: removing it would let two daemons in."""
+        """Give the lock back, and leave its file.
+
+        If the file were removed, a daemon could hold a lock on the removed file, and another
+        daemon a lock on a new one.
+        """
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,7 +1,7 @@
 """One daemon from start to stop: directory, keys, sockets, broker, signals.
 
-What it serves is handed in; this module only puts the parts together in the right
-order, keeps the local socket reachable, and takes everything down again.
+This module makes the parts in the right order, connects them, makes the local socket again if
+its file vanishes, and closes everything at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 _SOCKET_CHECK_S = 1.0
 _LINGER_MS = 200
 _STOP_LIMIT_S = 4.8
-"""Longer than the outputs' own limit, and below what service managers wait at least."""
+"""A stop that takes longer ends the process. Outputs have a shorter limit of their own, and
+service managers wait longer before they kill the daemon."""
 
 
 @dataclass(frozen=True)
@@ -55,25 +56,26 @@ class DaemonSettings:
     access: LocalAccess = field(default_factory=LocalAccess)
     timing: Timing = field(default_factory=Timing)
     credential: Path | None = None
-    """Key file of the server that the service manager hands in, in place of the one in keys."""
+    """Key file of the server from the service manager; None: the one in ``keys_directory``."""
 
 
 @dataclass(frozen=True)
 class Surface:
-    """How the outside takes part. ``ready`` gets one line once all is up; ``reload`` reads the
-    configuration again and may raise MsmonError."""
+    """What the caller of :func:`serve` adds to the daemon."""
 
     ready: Callable[[str], None]
+    """Called with one line of text when the daemon serves."""
     reload: Callable[[], None] = lambda: None
+    """Reads the configuration again at SIGHUP. May raise MsmonError."""
     manager: ServiceManager = field(default_factory=lambda: ServiceManager({}))
 
 
 async def serve(
     settings: DaemonSettings, outputs: Callable[[OnCommit], Outputs], surface: Surface
 ) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads.
+    """Run a daemon until SIGTERM or SIGINT. SIGHUP reads allow-list and configuration again.
 
-    Raises BusError when the directory, a key or a listener can't be had.
+    Raises BusError if the runtime directory, a key or a TCP address can't be used.
     """
     stop = _stop_event(surface.manager)
     budget = _connection_budget()
@@ -83,7 +85,7 @@ async def serve(
     try:
         await _serve_in(settings, runtime, context, outputs, surface, stop, budget)
     finally:
-        context.destroy(linger=_LINGER_MS)  # the acknowledgements of the last commit
+        context.destroy(linger=_LINGER_MS)  # Time to send the last acknowledgements.
         runtime.release()
 
 
@@ -133,7 +135,7 @@ def _server_keys(settings: DaemonSettings) -> KeyPair | None:
 
 
 def _reload_on_hangup(allow_list: AllowList, surface: Surface, line: str) -> None:
-    """Have SIGHUP read allow-list and configuration again; a wrong one changes nothing."""
+    """Make SIGHUP read configuration and allow-list again. An error leaves the old ones."""
 
     def reload() -> None:
         surface.manager.reloading()
@@ -150,7 +152,10 @@ def _reload_on_hangup(allow_list: AllowList, surface: Surface, line: str) -> Non
 
 @contextlib.contextmanager
 def _closed_to_others() -> Iterator[None]:
-    """Create the socket so that nobody connects before it has its final mode."""
+    """Make new files accessible only to their owner.
+
+    So nobody can connect to the socket before :meth:`RuntimeDirectory.publish` sets its mode.
+    """
     former = os.umask(0o077)
     try:
         yield
@@ -164,7 +169,7 @@ def _ready_line(facts: DaemonFacts) -> str:
 
 
 def _connection_budget() -> int:
-    """Raise the limit of open files, and return how many connections it leaves room for."""
+    """Raise the limit of open files, and return how many connections it allows."""
     limit = raise_limit()
     if not is_safe(limit):
         _log.warning(
@@ -194,7 +199,7 @@ def _stop_event(manager: ServiceManager) -> asyncio.Event:
 
 
 def _give_up() -> None:
-    """End now: a thread hangs, say in a file system that does not answer."""
+    """End the process at once: a thread hangs, for example in a dead network file system."""
     _log.error("an output did not end in time; agents send again what was not acknowledged")
     os._exit(1)
 
@@ -206,7 +211,7 @@ async def _until(
     keys: KeyPair | None,
     manager: ServiceManager,
 ) -> None:
-    """Wait for ``stop``; meanwhile bind again whenever the socket file has vanished."""
+    """Wait for ``stop``, and meanwhile make the local socket again whenever its file vanishes."""
     bound = True
     while True:
         manager.beat()
@@ -217,7 +222,9 @@ async def _until(
             pass
         if bound and not runtime.socket_exists:
             _log.warning("%s has vanished; binding it again", runtime.socket)
-            _unbind(router, runtime.url)  # removes the file once more, a little later
+            _unbind(
+                router, runtime.url
+            )  # libzmq removes the file a little later, so bind next time.
             bound = False
         elif not bound:
             bound = _bind_again(router, runtime, keys)

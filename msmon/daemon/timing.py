@@ -1,4 +1,4 @@
-"""How often agents report, and what follows from their silence."""
+"""The time limits of the daemon: how often agents report, and how long silence may last."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Everything derives from one number, so that tests can run a fast daemon."""
+    """All limits follow from the heartbeat, so that tests can run a fast daemon."""
 
     heartbeat_s: float = 2.0
+    """Time between two messages of an agent about its status."""
     keep_gone_s: float = 600.0
-    """How long processes that are gone, and closed sessions, stay known."""
+    """How long ``status`` shows processes that have ended, and sessions that are closed."""
 
     @property
     def lost_after_s(self) -> float:
-        """Silence after which a process is lost."""
+        """Silence after which a process counts as lost."""
         return 4 * self.heartbeat_s
 
     @property
     def grace_s(self) -> float:
-        """Time after the loss until the outputs of its sessions are closed."""
+        """Time between the loss of a process and the end of its sessions in the outputs.
+
+        A process that comes back within this time continues its sessions.
+        """
         return 5 * self.heartbeat_s
 
     @property
     def check_interval_s(self) -> float:
-        """Time between two looks at what is overdue."""
+        """Time between two searches for lost processes."""
         return self.heartbeat_s / 4

@@ -1,5 +1,6 @@
-"""What ``msmon doctor`` looks at: one function per check.
+"""The checks of ``msmon doctor``: one function for each.
 
-Every check works with nothing in place (no daemon, no CANN, no rights) and returns a
-``Finding``: what it saw, how bad that is, and what to do. ``checks`` lists them in order.
+A check gets the ``Surroundings`` and returns a ``Finding``: what it saw, how bad that is, and
+what to do. It also works where the daemon, CANN or access rights are missing, because doctor
+is run when something is missing. ``checks`` lists all of them in the order of the output.
 """

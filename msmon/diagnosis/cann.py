@@ -1,4 +1,4 @@
-"""CANN and libmspti.so: where, which version, and whether it loads without harm."""
+"""Checks of CANN and libmspti.so: where they are, which version, and whether they load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSION = re.compile(r"^\s*version\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 
 
 def cann(surroundings: Surroundings) -> Finding:
-    """CANN, its root and its version, without loading anything."""
+    """Report where CANN is and its version. Loads nothing."""
     check = "CANN"
     if is_simulated(surroundings.environ):
         return ok(check, "not needed: MSMON_SIMULATE puts a simulated MSPTI in its place")
@@ -42,7 +42,10 @@ def cann(surroundings: Surroundings) -> Finding:
 
 
 def cann_version(root: Path) -> str:
-    """Return the version in ``ascend_*_install.info``, as torch_npu reads it; empty: unknown."""
+    """Return the version of the CANN in ``root``, or "" if it is unknown.
+
+    It is read from ``ascend_*_install.info``, as torch_npu does.
+    """
     for pattern in ("ascend_*_install.info", "*/ascend_*_install.info"):
         for path in sorted(root.glob(pattern)):
             try:
@@ -55,7 +58,10 @@ def cann_version(root: Path) -> str:
 
 
 def libmspti_loads(surroundings: Surroundings) -> Finding:
-    """Whether libmspti.so loads and subscribes, tried in a process of its own."""
+    """Report whether libmspti.so loads and subscribes.
+
+    A child process tries it, because a library that fails to load can abort its process.
+    """
     check = "libmspti"
     if not is_simulated(surroundings.environ):
         try:

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown, and the run over them."""
+"""The list of all checks, in the order of the output, and the function that runs them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKS: tuple[Check, ...] = (
     preload.preload,
     host.executable_memory,
     installation.use_daemon,
-    installation.peer_tools,
+    installation.other_products,
     shared_memory.stale_segments,
     host.disk,
     daemon.keys,
@@ -41,6 +41,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(surroundings: Surroundings) -> Iterator[Finding]:
-    """Run every check and yield what each found, as soon as it is known."""
+    """Run every check, and yield each finding as soon as it is known."""
     for check in CHECKS:
         yield check(surroundings)

@@ -1,4 +1,4 @@
-"""The daemon: whether it answers, speaks our language, and what keys and modes say."""
+"""Checks of the daemon: whether it answers, its version, its key files, its TCP port."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONNECT_LIMIT_S = 0.5
 
 
 def reachable(surroundings: Surroundings) -> Finding:
-    """Whether the daemon answers, and as whom."""
+    """Report whether the daemon answers, as which process and user, and where it listens."""
     check = "daemon"
     answer = surroundings.answer
     if isinstance(answer, MsmonError):
@@ -52,7 +52,7 @@ def reachable(surroundings: Surroundings) -> Finding:
 
 
 def _namespace_hint(surroundings: Surroundings) -> Iterator[str]:
-    """Say where a daemon runs that we can see and yet not reach."""
+    """Yield a line for each daemon process that is visible here. It may use another directory."""
     for process in surroundings.python_processes:
         if any("msmon-daemon" in word or "commands.daemon" in word for word in process.command):
             runtime = (process.environ or {}).get("MSMON_RUNTIME_DIR", "its default directory")
@@ -60,7 +60,7 @@ def _namespace_hint(surroundings: Surroundings) -> Iterator[str]:
 
 
 def versions_agree(surroundings: Surroundings) -> Finding:
-    """Whether daemon and ranks have this version of msmon."""
+    """Report whether the daemon and the ranks have the same version of msmon as this process."""
     check = "versions agree"
     reply = surroundings.reply
     if reply is None:
@@ -84,7 +84,7 @@ def versions_agree(surroundings: Surroundings) -> Finding:
 
 
 def keys(surroundings: Surroundings) -> Finding:
-    """Whether key files are whole, and private where they must be."""
+    """Report whether the key files are valid, and secret ones readable only by their owner."""
     check = "keys"
     directory = keys_directory(surroundings.environ)
     try:
@@ -102,7 +102,7 @@ def keys(surroundings: Surroundings) -> Finding:
 
 
 def _check_key_files(directory: Path) -> Iterator[Path]:
-    """Yield every key file that is right. Raises BusError for the first one that isn't."""
+    """Yield every valid key file. Raises BusError at the first invalid one."""
     for name in (SERVER_SECRET_FILE, CLIENT_SECRET_FILE):
         if (directory / name).exists():
             load_key_pair(directory / name)
@@ -113,7 +113,7 @@ def _check_key_files(directory: Path) -> Iterator[Path]:
 
 
 def port(surroundings: Surroundings) -> Finding:
-    """Whether something else, such as a real dynolog, holds the daemon's TCP port."""
+    """Report whether another program, for example dynolog, uses the daemon's TCP port."""
     check = f"port {DEFAULT_PORT}"
     try:
         socket.create_connection(("localhost", DEFAULT_PORT), _CONNECT_LIMIT_S).close()
@@ -132,9 +132,9 @@ def port(surroundings: Surroundings) -> Finding:
 
 
 def daemon_process(surroundings: Surroundings) -> SeenProcess | None:
-    """Return the process that listens on the local socket, if it can be seen from here.
+    """Return the process that listens on the local socket, or None if it isn't visible here.
 
-    The kernel translates its pid into our namespace (SO_PEERCRED, unix(7)).
+    SO_PEERCRED (unix(7)) gives its pid as our own pid namespace numbers it.
     """
     for directory in client_directories(surroundings.environ):
         pid = _listener(directory / SOCKET_FILE)
@@ -145,6 +145,7 @@ def daemon_process(surroundings: Surroundings) -> SeenProcess | None:
 
 
 def _listener(path: Path) -> int:
+    """Return the pid of the process that listens on a socket; 0 if none is visible."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_CONNECT_LIMIT_S)
         try:

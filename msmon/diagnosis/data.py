@@ -1,4 +1,8 @@
-"""Why there is no data: from the enabled kinds to the files, the first stage that runs dry."""
+"""The check that says why a session delivers no data.
+
+A record passes stages: MSPTI reports it, the filter keeps it, the agent sends it, an output
+writes it. The check names the first stage after which nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.surroundings import Surroundings
 
 LATE_FLUSH_S = 10.0
-"""The agent flushes about once a second; longer means that MSPTI does not return."""
+"""The agent flushes about once a second. A longer silence means that MSPTI is blocked."""
 
 
 def no_data(surroundings: Surroundings) -> Finding:
-    """What each monitored process collected, kept, lost and wrote; the first stage without data."""
+    """Report the records of each monitored process by stage, and the first stage without any."""
     check = "data"
     reply = surroundings.reply
     if reply is None:
@@ -38,7 +42,7 @@ def no_data(surroundings: Surroundings) -> Finding:
 
 
 def stages(row: StatusRow) -> str:
-    """Return the records of one session stage by stage, in the order in which they travel."""
+    """Return one line: the records of a session at each stage, in the order of the stages."""
     kinds, expression = (row.settings.kinds, row.settings.filter) if row.settings else ("", "")
     parts = [
         f"kinds {kinds}",
@@ -56,7 +60,7 @@ def stages(row: StatusRow) -> str:
 
 
 def explain(row: StatusRow, sinks: Sequence[OutputRow]) -> tuple[str, str]:
-    """Return why a session delivers nothing or too little, and what to do; empty if it delivers."""
+    """Return (reason, remedy) for a session that loses data; both "" for one that loses none."""
     for stage in (_stuck, _unavailable, _nothing_received, _nothing_kept, _untimed, _dropped):
         reason, remedy = stage(row)
         if reason:

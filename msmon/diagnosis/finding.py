@@ -1,4 +1,4 @@
-"""What a check finds: how bad it is, one line, what to do about it."""
+"""The result of a check: how bad it is, one line of text, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Level(enum.Enum):
-    """How bad it is. Only FAIL means that something asked for can't work."""
+    """How bad a finding is. FAIL: monitoring can't work. WARN: it may explain a problem."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. ``details`` are further lines: one per process, file, …"""
+    """The result of one check. ``details`` are further lines, for example one per process."""
 
     check: str
     level: Level

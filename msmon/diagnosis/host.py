@@ -1,4 +1,4 @@
-"""The machine and the sandbox: executable memory, namespaces, room on the disks."""
+"""Checks of the machine: executable memory, namespaces, disk space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMESPACE_EFFECTS = {
 
 
 def executable_memory(surroundings: Surroundings) -> Finding:
-    """Whether the native callbacks can be mapped read and execute here."""
+    """Report whether the native callbacks can be mapped with the rights read and execute."""
     check = "native callbacks"
     accepted = surroundings.environ.get("MSMON_PYTHON_CALLBACKS") == "1"
     code = CALLBACKS.get(os.uname().machine)
@@ -52,7 +52,7 @@ def executable_memory(surroundings: Surroundings) -> Finding:
 
 
 def namespaces(surroundings: Surroundings) -> Finding:
-    """Which namespaces separate this shell, the daemon and the jobs."""
+    """Report which kernel namespaces of the daemon differ from those of this process."""
     check = "namespaces"
     if surroundings.remote:
         return ok(check, "not compared: the daemon is on another machine")
@@ -79,7 +79,7 @@ def _differ(own: str, other: str) -> bool:
 
 
 def disk(surroundings: Surroundings) -> Finding:
-    """Room where exports, logs and the socket go."""
+    """Report the free space where logs and exports are written, and in the current directory."""
     check = "disk"
     places = dict(_rooms(surroundings))
     details = [f"{path}: {free / 2**30:.1f} GiB free" for path, free in places.items()]
@@ -94,7 +94,7 @@ def disk(surroundings: Surroundings) -> Finding:
 
 
 def _rooms(surroundings: Surroundings) -> Iterator[tuple[Path, int]]:
-    """Yield directories on different file systems and the bytes free there."""
+    """Yield (directory, free bytes), one for each file system."""
     environ = surroundings.environ
     wanted = [Path.cwd()]
     if environ.get("MSMONITOR_LOG_PATH"):

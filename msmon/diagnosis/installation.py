@@ -1,4 +1,4 @@
-"""What is installed: versions, other tools that take the same names, the job's switch."""
+"""Checks of what is installed: versions, other products with the same names, the environment."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from msmon.diagnosis.proc import processes
 from msmon.diagnosis.surroundings import Surroundings
 
 LIBRARIES = ("pyzmq", "msgpack", "numpy", "click", "rich")
-PEER_DISTRIBUTIONS = frozenset({"mindstudio-monitor", "msmonitor-plugin", "dynolog"})
-PEER_PROGRAMS = ("dynolog", "dyno")
+OTHER_DISTRIBUTIONS = frozenset({"mindstudio-monitor", "msmonitor-plugin", "dynolog"})
+OTHER_PROGRAMS = ("dynolog", "dyno")
 DROP_IN_PACKAGES = ("IPCMonitor", "msmonitor")
-"""Names that frameworks import; msMonitor's wheel installs them too."""
+"""Packages that frameworks import. Both msmon and msMonitor install them."""
 
 _SCRIPT_BYTES = 512
 
 
 def versions(_: Surroundings) -> Finding:
-    """Versions of msmon, Python and the libraries on the agent's path."""
+    """Report the versions of msmon, of Python and of the libraries that msmon imports."""
     libraries = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
     return ok(
         "versions",
@@ -42,10 +42,10 @@ def _version(name: str) -> str:
         return "without metadata"
 
 
-def peer_tools(surroundings: Surroundings) -> Finding:
-    """Leftovers of msMonitor or dynolog that take a name, a socket or MSPTI from us."""
+def other_products(surroundings: Surroundings) -> Finding:
+    """Report msMonitor or dynolog on this machine. They use msmon's names, port and MSPTI."""
     check = "other tools"
-    seen = [*_peer_distributions(), *_peer_programs(surroundings)]
+    seen = [*_other_distributions(), *_other_programs(surroundings)]
     if not seen:
         return ok(check, "no mindstudio_monitor or dynolog beside msmon")
     return warn(
@@ -57,10 +57,10 @@ def peer_tools(surroundings: Surroundings) -> Finding:
     )
 
 
-def _peer_distributions() -> Iterator[str]:
+def _other_distributions() -> Iterator[str]:
     for distribution in distributions():
         name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
-        if name in PEER_DISTRIBUTIONS:
+        if name in OTHER_DISTRIBUTIONS:
             yield f"{name} {distribution.version} in {distribution.locate_file('')}"
         elif name != "msmon":
             yield from _owned_names(name, distribution)
@@ -73,8 +73,8 @@ def _owned_names(name: str, distribution: Distribution) -> Iterator[str]:
             yield f"the package {package} belongs to {name} {distribution.version}"
 
 
-def _peer_programs(surroundings: Surroundings) -> Iterator[str]:
-    for program in PEER_PROGRAMS:
+def _other_programs(surroundings: Surroundings) -> Iterator[str]:
+    for program in OTHER_PROGRAMS:
         path = shutil.which(program, path=surroundings.environ.get("PATH"))
         if path is not None and not _is_ours(Path(path)):
             yield f"the program {path}"
@@ -84,7 +84,7 @@ def _peer_programs(surroundings: Surroundings) -> Iterator[str]:
 
 
 def _is_ours(script: Path) -> bool:
-    """Whether a program is the console script of msmon's ``dyno``."""
+    """Return whether a program is the ``dyno`` that msmon installs."""
     try:
         with script.open("rb") as file:
             return b"msmon" in file.read(_SCRIPT_BYTES)
@@ -93,7 +93,7 @@ def _is_ours(script: Path) -> bool:
 
 
 def use_daemon(surroundings: Surroundings) -> Finding:
-    """MSMONITOR_USE_DAEMON in this shell: with it, jobs started here ask to be monitored."""
+    """Report MSMONITOR_USE_DAEMON of this shell. Jobs inherit it; "1" has them monitored."""
     check = "MSMONITOR_USE_DAEMON"
     remedy = "start the job with: msmon run COMMAND; or before it: export MSMONITOR_USE_DAEMON=1"
     value = surroundings.environ.get(check)

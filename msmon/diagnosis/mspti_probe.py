@@ -1,7 +1,7 @@
-"""Loads libmspti.so as a job would, in a process that may be lost: ``python -m`` this module.
+"""Loads libmspti.so as a job would: ``python -m msmon.diagnosis.mspti_probe``.
 
-Prints one line of JSON: ``origin`` when it worked, else ``error`` and ``next_step``. Where
-the library aborts, the caller sees the signal.
+It runs in a child process, because the library can abort its process; the parent then sees
+the signal. Prints one line of JSON: ``origin`` if it worked, else ``error`` and ``next_step``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msmon.recording.library import load
 
 
 def probe() -> dict[str, Any]:
-    """Load the library and subscribe once: that is where it wants the driver's library."""
+    """Load the library and subscribe once. Only subscribing loads the driver's library too."""
     try:
         mspti = load(os.environ)
         mspti.unsubscribe(mspti.subscribe())
@@ -28,4 +28,4 @@ def probe() -> dict[str, Any]:
 if __name__ == "__main__":
     print(json.dumps(probe()), flush=True)
     sys.stdout.flush()
-    os._exit(0)  # the library's destructor may wait for threads of its own
+    os._exit(0)  # A normal exit runs the library's destructor, which can wait for ever.

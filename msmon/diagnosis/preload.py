@@ -1,4 +1,4 @@
-"""LD_PRELOAD: whether it is needed, set, and really brings libmspti.so into a process."""
+"""The check of LD_PRELOAD: whether it is needed, set, and loads libmspti.so into a process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from msmon.ffi.library import LIBRARY_NAME, Location, locate
 from msmon.recording.library import is_simulated
 
 FREE_OF_PRELOAD = (9, 0)
-"""From this CANN on, only four kinds need LD_PRELOAD; before, all do."""
+"""Since this version of CANN only PRELOADED_KINDS need LD_PRELOAD; before, all kinds do."""
 PRELOADED_KINDS = "Hccl, Memory, MemSet and MemCpy"
 
 
 def preload(surroundings: Surroundings) -> Finding:
-    """Whether LD_PRELOAD is needed, set, and really contains libmspti.so."""
+    """Report whether LD_PRELOAD is needed here, and whether it names libmspti.so."""
     check = "LD_PRELOAD"
     environ = surroundings.environ
     if is_simulated(environ):
@@ -59,14 +59,14 @@ def _without_preload(check: str, location: Location | None, entries: list[str]) 
 
 
 def needs_preload(location: Location) -> bool:
-    """Whether this CANN is known to be one whose MSPTI needs LD_PRELOAD for all kinds."""
+    """Return whether this CANN needs LD_PRELOAD for all kinds. False if its version is unknown."""
     version = cann_version(location.root) if location.root else ""
     number = re.match(r"(\d+)\.(\d+)", version)
     return number is not None and (int(number[1]), int(number[2])) < FREE_OF_PRELOAD
 
 
 def library_to_preload(environ: Mapping[str, str]) -> str:
-    """Return the libmspti.so that a job must be started with; empty: none, or it is there."""
+    """Return the libmspti.so to add to LD_PRELOAD for a job, or "" if nothing must be added."""
     if is_simulated(environ) or any(LIBRARY_NAME in item for item in preload_entries(environ)):
         return ""
     location = _found(environ)
@@ -74,18 +74,21 @@ def library_to_preload(environ: Mapping[str, str]) -> str:
 
 
 def preload_line(location: Location | None) -> str:
-    """Return the line to type before starting the job."""
+    """Return the shell command that sets LD_PRELOAD."""
     path = location.path if location else f"$ASCEND_HOME_PATH/lib64/{LIBRARY_NAME}"
     return f"export LD_PRELOAD={path}"
 
 
 def preload_entries(environ: Mapping[str, str]) -> list[str]:
-    """Return the libraries that LD_PRELOAD names (ld.so(8): colons or blanks between them)."""
+    """Return the libraries in LD_PRELOAD. Colons or blanks separate them (ld.so(8))."""
     return environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
 
 def preload_problem(process: SeenProcess, environ: Mapping[str, str]) -> str:
-    """Return why a running process has libmspti.so in LD_PRELOAD and yet not in memory."""
+    """Return what is wrong if LD_PRELOAD of a process names libmspti.so and it isn't loaded.
+
+    Returns "" if nothing is wrong or its memory map can't be read.
+    """
     ours = [entry for entry in preload_entries(environ) if LIBRARY_NAME in entry]
     maps = process.maps
     if not ours or maps is None or LIBRARY_NAME in maps:
@@ -94,6 +97,7 @@ def preload_problem(process: SeenProcess, environ: Mapping[str, str]) -> str:
 
 
 def _found(environ: Mapping[str, str]) -> Location | None:
+    """Return libmspti.so as it is found without LD_PRELOAD, which may name a wrong path."""
     without = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
     try:
         return locate(without)

@@ -1,8 +1,12 @@
-"""The processes of this machine; what may not be read of one is unknown, never an error.
+"""The processes of this machine, as far as this process may read them.
 
-psutil answers what it can. Memory maps, namespaces, cgroups and the pid inside a container
-are read from /proc: psutil knows only ``smaps``, which costs a training process a walk over
-all its page tables, and nothing of the others. Both look below ``psutil.PROCFS_PATH``.
+A property that can't be read has a value for "unknown" and raises nothing: processes end at
+any time, and those of other users are closed to us.
+
+Most answers come from psutil. Memory maps, namespaces, cgroups and the pid inside a container
+are read from /proc here. psutil doesn't know the last three, and it reads the maps from
+``smaps``, for which the kernel walks all page tables of the training process. Both look below
+``psutil.PROCFS_PATH``.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import psutil
 Answer = TypeVar("Answer")
 
 FRAMEWORK_PATHS = {"torch_npu": "/torch_npu/", "mindspore": "/mindspore/"}
-"""Framework → what the path of each of its shared libraries contains."""
+"""Framework → a part of the path of all its shared libraries."""
 
 NAMESPACES = ("pid", "mnt", "net", "ipc")
 
@@ -36,72 +40,75 @@ class SeenProcess:
 
     @property
     def name(self) -> str:
-        """Name of its program; empty when it is gone."""
+        """Name of its program; "" if it has ended."""
         return _ask(self._process.name, "")
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Its command line."""
+        """Its command line without empty words; () if unknown."""
         words: list[str] = _ask(self._process.cmdline, [])
         return tuple(filter(None, words))
 
     @property
     def environ(self) -> dict[str, str] | None:
-        """The environment that it was started with; None: not ours to read."""
+        """The environment that it was started with; None if we may not read it."""
         environ: dict[str, str] | None = _ask(self._process.environ, None)
         return environ
 
     @property
     def maps(self) -> str | None:
-        """Its memory map (proc(5)); None: not ours to read."""
+        """The text of its memory map (proc(5)); None if we may not read it."""
         return self._read("maps")
 
     @property
     def uid(self) -> int:
-        """User that it runs as, -1 when it is gone."""
+        """Real user id; -1 if it has ended."""
         return _ask(lambda: int(self._process.uids().real), -1)
 
     @property
     def parent(self) -> int:
-        """Pid of its parent, 0 when it has none that can be seen."""
+        """Pid of its parent; 0 if the parent isn't visible here."""
         return _ask(self._process.ppid, 0)
 
     @property
     def own_pid(self) -> int:
-        """Its pid as it sees it itself, in its innermost pid namespace."""
+        """Its pid in its own pid namespace: what ``os.getpid()`` returns inside a container."""
         found = _OWN_PID.search(self._read("status") or "")
         return int(found[1]) if found else self.pid
 
     @property
     def containers(self) -> frozenset[str]:
-        """Every name that its container may go by, seen from inside or outside."""
+        """The names by which an agent may have reported its container.
+
+        These are the 64 digits in its cgroup and the id of its pid namespace.
+        """
         match = _CONTAINER_ID.search(self._read("cgroup") or "")
         return frozenset(filter(None, (match and match[0], self.namespace("pid"))))
 
     @property
     def is_python(self) -> bool:
-        """Whether its program is a Python interpreter."""
+        """True if its program is a Python interpreter."""
         program = _ask(self._process.exe, "") or next(iter(self.command), "") or self.name
         return os.path.basename(program).startswith("python")
 
     @property
     def framework(self) -> str:
-        """The framework whose libraries it has loaded, or the empty text."""
+        """The framework whose libraries it has loaded, or ""."""
         maps = self.maps or ""
         return next((name for name, part in FRAMEWORK_PATHS.items() if part in maps), "")
 
     @property
     def started_s(self) -> float:
-        """Wall clock time of its start in seconds since the epoch; infinity when unknown."""
+        """Wall clock time of its start in seconds since the epoch; infinity if unknown."""
         return _ask(self._process.create_time, float("inf"))
 
     @property
     def root(self) -> Path:
-        """Where its own root directory can be seen from here."""
+        """The path by which we see its root directory, which may be that of a container."""
         return _directory(self.pid) / "root"
 
     def namespace(self, kind: str) -> str:
-        """Return the id of a namespace, say "pid:[4026531836]"; empty when not readable."""
+        """Return the id of a namespace, for example "pid:[4026531836]"; "" if unreadable."""
         return _namespace(self.pid, kind)
 
     def _read(self, name: str) -> str | None:
@@ -112,24 +119,24 @@ class SeenProcess:
 
 
 def own_namespace(kind: str) -> str:
-    """Return the id of a namespace of this process."""
+    """Return the id of a namespace of the calling process; "" if unreadable."""
     return _namespace("self", kind)
 
 
 def processes() -> Iterator[SeenProcess]:
-    """Walk over all processes that can be seen from here, by pid."""
+    """Yield all processes that are visible here, in the order of their pids."""
     for pid in sorted(psutil.pids()):
         try:
             yield SeenProcess(pid)
-        except psutil.NoSuchProcess:  # it has just ended
+        except psutil.NoSuchProcess:  # it has ended since ``pids``
             continue
 
 
 def _ask(question: Callable[[], Answer], unknown: Answer) -> Answer:
-    """Return the answer of psutil, or ``unknown`` where the process is gone or not ours."""
+    """Return the answer of psutil, or ``unknown`` if the process has ended or is closed to us."""
     try:
         return question()
-    except (psutil.Error, OSError, RuntimeError):  # the last: a /proc that lacks a file
+    except (psutil.Error, OSError, RuntimeError):  # RuntimeError: /proc lacks a file
         return unknown
 
 

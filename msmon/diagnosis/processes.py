@@ -1,4 +1,4 @@
-"""Ranks that registered, and training processes that did not, each with the reason."""
+"""Checks of the ranks: which are registered, and why other training processes are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msmon.diagnosis.proc import FRAMEWORK_PATHS, SeenProcess, own_namespace
 from msmon.diagnosis.surroundings import Surroundings
 
 STARTING_S = 15.0
-"""A younger process may still be importing its framework."""
+"""A younger process may still import its framework, so its silence means nothing yet."""
 
 LAUNCHERS = (
     "torchrun",
@@ -32,7 +32,7 @@ LAUNCHERS = (
 
 
 def registered(surroundings: Surroundings) -> Finding:
-    """The processes that the daemon knows."""
+    """Report the processes that are registered with the daemon."""
     check = "ranks"
     reply = surroundings.reply
     if reply is None:
@@ -55,9 +55,10 @@ def _row_line(row: StatusRow) -> str:
 
 
 def unregistered(surroundings: Surroundings) -> Finding:
-    """Running Python processes with torch_npu or MindSpore that the daemon doesn't know, and why.
+    """Report training processes that are not registered, and the reason for each.
 
-    Launchers and workers of a rank are no ranks and don't count.
+    A training process is a Python process that has loaded torch_npu or MindSpore. Launchers
+    and the worker processes of a rank load them too, but are no ranks; they are left out.
     """
     check = "unregistered"
     if surroundings.remote:
@@ -96,14 +97,17 @@ def _is_registered(process: SeenProcess, surroundings: Surroundings) -> bool:
 
 
 def _is_no_rank(process: SeenProcess, training: Mapping[int, SeenProcess]) -> bool:
-    """Whether this is a launcher, or a child that a training process made for itself."""
+    """Return whether this is a launcher or a worker process of a rank.
+
+    A child with the same command line as its parent is a worker: only a fork makes such a one.
+    """
     command = process.command
     if _is_launcher(process):
         return True
     if ranks.is_multiprocessing_child(command) or ranks.belongs_to_a_rank(process.environ or {}):
         return True
     parent = training.get(process.parent)
-    return parent is not None and not _is_launcher(parent) and parent.command == command  # forked
+    return parent is not None and not _is_launcher(parent) and parent.command == command
 
 
 def _is_launcher(process: SeenProcess) -> bool:
@@ -112,7 +116,7 @@ def _is_launcher(process: SeenProcess) -> bool:
 
 
 def _why(process: SeenProcess, surroundings: Surroundings) -> str:
-    """Return the first thing that keeps a training process from registering."""
+    """Return the most likely reason why a training process is not registered."""
     environ = process.environ
     if environ is None:
         return f"its environment can't be read; run msmon doctor as uid {process.uid} or root"
@@ -138,7 +142,7 @@ def _why(process: SeenProcess, surroundings: Surroundings) -> str:
 
 
 def _not_installed(process: SeenProcess) -> str:
-    """Say that the interpreter of a process has no msmon: it must lie beside the framework."""
+    """Return the reason if msmon is not installed in the directory that has the framework."""
     part = FRAMEWORK_PATHS[process.framework]
     packages = {
         Path(line.split(maxsplit=5)[5].partition(part)[0])
@@ -154,6 +158,7 @@ def _not_installed(process: SeenProcess) -> str:
 
 
 def _not_asked(environ: Mapping[str, str]) -> str:
+    """Return the reason if the environment of a process asks for no agent."""
     if ranks.is_asked_for(environ):
         return ""
     return (
@@ -165,7 +170,7 @@ def _not_asked(environ: Mapping[str, str]) -> str:
 def _closed_door(
     process: SeenProcess, environ: Mapping[str, str], surroundings: Surroundings
 ) -> str:
-    """Say why the local socket can't be used by a process: another place, or another user."""
+    """Return the reason if a process can't use the local socket: another path or another user."""
     tried = [directory / SOCKET_FILE for directory in client_directories(environ, process.uid)]
     visible = [path for path in tried if (process.root / path.relative_to("/")).is_socket()]
     names = " and ".join(map(str, tried))

@@ -1,7 +1,8 @@
-"""Shared memory that torch_npu and MindSpore left behind.
+"""The check for shared memory that torch_npu and MindSpore left behind.
 
-Both make one file per host and hour. A job whose creator was killed leaves it, and the next
-job attaches to it, or goes without profiling for up to an hour.
+A job of these frameworks makes a file in /dev/shm whose name contains the hour. One rank
+creates it and removes it at its end. If that rank is killed, the file stays, and a job that
+starts in the same hour attaches to the old file or does without profiling.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ PATTERNS = ("DynamicProfileNpuShm*", "DynamicProfileShm*")
 
 @dataclass(frozen=True)
 class Segment:
-    """One shared memory file and the processes that have it mapped.
+    """One shared memory file and the processes that have mapped it.
 
-    ``users`` is None where some of them may be hidden from us.
+    ``users`` is None if there may be users that are not visible to us.
     """
 
     path: Path
@@ -35,17 +36,17 @@ class Segment:
 
     @property
     def is_stale(self) -> bool:
-        """Whether nobody uses it any more, as far as we may know for sure."""
+        """True if certainly no process uses it."""
         return self.users == ()
 
     @property
     def orphans(self) -> list[SeenProcess]:
-        """Polling children that outlived the rank which made the file."""
+        """The only user, if its parent has ended: the helper process of a rank that was killed."""
         users = self.users or ()
         return [user for user in users if user.parent == 1 and len(users) == 1]
 
     def describe(self) -> str:
-        """Return name, owner, age and users."""
+        """Return one line: path, owner, age and users."""
         if self.users is None:
             using = "whose users can't all be seen from here"
         elif self.orphans:
@@ -58,7 +59,7 @@ class Segment:
 
 
 def stale_segments(surroundings: Surroundings) -> Finding:
-    """Shared memory of the frameworks whose creator is gone; removed with ``--fix``."""
+    """Report shared memory of the frameworks that no process uses; ``--fix`` removes it."""
     check = "shared memory"
     found = list(segments(surroundings))
     stale = [segment for segment in found if segment.is_stale]
@@ -86,7 +87,7 @@ def stale_segments(surroundings: Surroundings) -> Finding:
 
 
 def segments(surroundings: Surroundings) -> Iterator[Segment]:
-    """Yield the frameworks' shared memory files; links and other things are left alone."""
+    """Yield the frameworks' shared memory files. Links and other non-regular files are left out."""
     seen = list(processes())
     for pattern in PATTERNS:
         for path in sorted(surroundings.shared_memory.glob(pattern)):
@@ -103,14 +104,18 @@ def segments(surroundings: Surroundings) -> Iterator[Segment]:
 def _users(
     path: Path, status: os.stat_result, seen: list[SeenProcess]
 ) -> tuple[SeenProcess, ...] | None:
-    """Return who has the file mapped. Mode 0600: only its owner's processes and root's can."""
+    """Return the processes that have mapped the file; None if some may be invisible.
+
+    The frameworks make it with mode 0600, so only its owner and root can map it. If we are
+    neither, their memory maps are closed to us.
+    """
     if os.geteuid() not in (0, status.st_uid):
         return None
-    # the file may be mounted elsewhere in a container: its name is enough
+    # Only the name is compared: a container may mount /dev/shm at another path.
     users = tuple(process for process in seen if f"/{path.name}" in (process.maps or ""))
     first = next((process for process in seen if process.pid == 1), None)
     if not users and (first is None or status.st_mtime < first.started_s):
-        return None  # older than this container: it may belong to processes outside of it
+        return None  # It is older than this container: users outside of it are invisible.
     return users
 
 
@@ -118,7 +123,7 @@ def _removed(check: str, stale: list[Segment], surroundings: Surroundings) -> Fi
     removed, kept = [], []
     still_stale = {again.path for again in segments(surroundings) if again.is_stale}
     for segment in stale:
-        if segment.path not in still_stale:  # a job has just made it its own
+        if segment.path not in still_stale:  # a new job has just attached to it
             continue
         try:
             segment.path.unlink()

@@ -1,4 +1,4 @@
-"""What the checks look at: environment, processes, and the daemon's answer, asked for once."""
+"""What the checks look at: the environment, the processes, the answer of the daemon."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from msmon.errors import MsmonError
 
 @dataclass
 class Surroundings:
-    """The place that is examined. ``ask`` gets the daemon's status or raises MsmonError."""
+    """What is examined. The daemon is asked and the processes are listed once, at first use."""
 
     environ: Mapping[str, str]
     ask: Callable[[], Reply]
+    """Asks the daemon for its status. Raises MsmonError."""
     remote: bool = False
-    """Whether the daemon that is asked is on another machine."""
+    """True if the daemon is on another machine."""
     fix: bool = False
-    """Whether what can safely be removed may be removed."""
+    """True if the checks may remove what nobody uses (``--fix``)."""
     shared_memory: Path = Path("/dev/shm")
 
     @cached_property
     def answer(self) -> Reply | MsmonError:
-        """What the daemon said, or why it could not be asked."""
+        """The daemon's reply, or the error if there is none."""
         try:
             return self.ask()
         except MsmonError as error:
@@ -34,10 +35,10 @@ class Surroundings:
 
     @property
     def reply(self) -> Reply | None:
-        """What the daemon said, None when it could not be asked."""
+        """The daemon's reply, or None if there is none."""
         return self.answer if isinstance(self.answer, Reply) else None
 
     @cached_property
     def python_processes(self) -> list[SeenProcess]:
-        """Every Python process that can be seen from here."""
+        """Every Python process that is visible here."""
         return [process for process in processes() if process.is_python]

@@ -83,16 +83,16 @@ def _hang_up(server: socket.socket, ended: threading.Event) -> None:
 
 
 def test_a_running_dynolog_and_its_program_are_leftovers(place, find, tmp_path: Path) -> None:
-    assert find(installation.peer_tools).level is Level.OK
+    assert find(installation.other_products).level is Level.OK
     program = tmp_path / "bin" / "dyno"
     program.parent.mkdir()
     program.write_bytes(b"\x7fELF")
     program.chmod(0o755)
     place.add_process(80, ["dynolog"], name="dynolog")
-    found = find(installation.peer_tools)
+    found = find(installation.other_products)
     assert found.details == (f"the program {program}", "dynolog runs as pid 80")
     program.write_text("#!/usr/bin/python\nfrom msmon.compat import dyno\n")
-    assert find(installation.peer_tools).details == ("dynolog runs as pid 80",)
+    assert find(installation.other_products).details == ("dynolog runs as pid 80",)
 
 
 @pytest.mark.parametrize(

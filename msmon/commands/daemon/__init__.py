@@ -1,6 +1,6 @@
-"""``msmon-daemon``: its options, its configuration file, its unit files, and the start.
+"""The command ``msmon-daemon``: options, configuration file, systemd units, and the start.
 
-What the daemon does once it runs is in ``msmon/daemon``.
+The daemon itself is in ``msmon/daemon``.
 """
 
 from __future__ import annotations

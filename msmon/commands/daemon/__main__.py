@@ -1,4 +1,4 @@
-"""``python -m msmon.commands.daemon``, as the unit files start it."""
+"""``python -m msmon.commands.daemon``: how the unit files start the daemon."""
 
 from msmon.commands.daemon.command import main
 

@@ -1,4 +1,4 @@
-"""``msmon-daemon``: serves the agents and commands of one machine until it is stopped."""
+"""The command ``msmon-daemon``: turns its options into settings and runs the daemon."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from msmon.sinks.catalog import describe_sinks, parse_sink_option
 MAX_PORT = 65535
 
 CREDENTIAL = "msmon.server.key_secret"
-"""Name under which systemd hands in the server's key file."""
+"""Name of the server's key file among systemd's credentials."""
 
 _log = logging.getLogger("msmon.daemon")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Parse HOST, HOST:PORT, an IPv6 address or [IPv6]:PORT. Raises UsageError."""
+    """Return (host, port) from HOST, HOST:PORT, IPv6 or [IPv6]:PORT. Raises UsageError."""
     host, port_text = text, str(DEFAULT_PORT)
     if text.startswith("["):
         host, bracket, tail = text[1:].partition("]")
@@ -61,7 +61,11 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def listen_url(host: str, port: int, insecure: bool, force: bool) -> str:
-    """Return the address to bind. Raises UsageError, BusError for a host that isn't ours."""
+    """Return the address to bind, for example "tcp://127.0.0.1:1778".
+
+    Raises BusError if the host can't be resolved, and UsageError if ``insecure`` would serve
+    more than loopback; ``force`` allows that.
+    """
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except OSError as error:
@@ -76,7 +80,7 @@ def listen_url(host: str, port: int, insecure: bool, force: bool) -> str:
 
 
 def _use_config(ctx: click.Context, _: click.Parameter, config: Path | None) -> None:
-    # --install-unit is eager too, so it is known here; a unit needs no configuration
+    # Only --install-unit needs no configuration. It is known here, because it is eager too.
     if not ctx.params.get("install_unit"):
         use_config(ctx, config)
 
@@ -86,7 +90,7 @@ def _use_config(ctx: click.Context, _: click.Parameter, config: Path | None) -> 
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    is_eager=True,  # before the options that take their values from it
+    is_eager=True,  # Click reads it first: other options take their values from the file.
     expose_value=False,
     callback=_use_config,
     metavar="FILE",
@@ -147,7 +151,7 @@ def _serve(ctx: click.Context) -> None:
 
 
 def _daemon_settings(settings: Settings) -> DaemonSettings:
-    """Return the settings as the daemon takes them. Raises UsageError, BusError."""
+    """Return the settings of the daemon. Raises what :func:`listen_url` raises."""
     value = {name: setting.value for name, setting in settings.items()}
     others = value["allow_users"] or ("everybody" if os.geteuid() == 0 else "nobody")
     return DaemonSettings(
@@ -166,7 +170,7 @@ def _daemon_settings(settings: Settings) -> DaemonSettings:
 
 
 def _credential(environ: Mapping[str, str]) -> Path | None:
-    """Return the key file that systemd's LoadCredential handed in, if any (systemd.exec(5))."""
+    """Return the key file of systemd's LoadCredential (systemd.exec(5)), or None."""
     directory = environ.get("CREDENTIALS_DIRECTORY")
     path = Path(directory) / CREDENTIAL if directory else None
     return path if path is not None and path.exists() else None
@@ -177,14 +181,14 @@ def _export_roots(settings: Settings) -> tuple[Path, ...]:
 
 
 def _warn_of_fixed(former: Settings, new: Settings) -> None:
-    """Say which changed options wait for a restart."""
+    """Log a warning for each option that has changed and takes effect only after a restart."""
     for option in DAEMON_OPTIONS:
         if not option.reloadable and former[option.name].value != new[option.name].value:
             _log.warning("%s changed; it takes effect at the next start", option.key)
 
 
 def _check_config(settings: Settings) -> None:
-    """Show every option and where it comes from. Raises UsageError for one that can't work."""
+    """Print every option and its origin. Raises UsageError for a value that can't be used."""
     for line in shown(settings):
         click.echo(line)
     checked = _daemon_settings(settings)
@@ -246,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon and return its exit code: 0 after a clean stop, 2 for a wrong option."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # obj: what was typed, which a reload parses again
+        # ``obj`` keeps the words of the command line, because a reload parses them again.
         daemon.main(words, prog_name="msmon-daemon", standalone_mode=False, obj=words)
     except MsmonError as error:
         click.echo(f"msmon-daemon: {error.message}", err=True)

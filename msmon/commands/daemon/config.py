@@ -1,6 +1,6 @@
-"""The daemon's settings: what daemon.toml says, and what is in force and from where.
+"""The daemon's settings: reads daemon.toml, and tells each value in force and its origin.
 
-Click decides which place counts: the command line, then the environment, then the file.
+Click decides which origin wins: first the command line, then the environment, then the file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ else:
 CONFIG_FILE = "daemon.toml"
 
 _CONFIG = "msmon.config"
-"""Where the path of the configuration lies in the context of click."""
+"""Key of the configuration's path in ``click.Context.meta``."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value in force, and where it was said."""
+    """A value in force and its origin, for example "command line" or the path of the file."""
 
     value: Any
     origin: str
@@ -42,7 +42,7 @@ Settings = Mapping[str, Setting]
 
 
 def default_config_path(environ: Mapping[str, str]) -> Path:
-    """Return where this user's daemon.toml lies, if there is one."""
+    """Return the path of this user's daemon.toml, which need not exist."""
     if os.geteuid() == 0:
         return Path("/etc/msmon") / CONFIG_FILE
     home = environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -50,10 +50,10 @@ def default_config_path(environ: Mapping[str, str]) -> Path:
 
 
 def use_config(ctx: click.Context, config: Path | None) -> None:
-    """Let click take what is neither typed nor in the environment from a daemon.toml.
+    """Make the values of a daemon.toml the defaults of the click command.
 
-    ``config`` must exist; None means the default file, if there is one. Raises UsageError
-    for a file that can't be used, also where the command line goes over a wrong value in it.
+    ``config`` must exist; None means the default file, if there is one. Raises UsageError for
+    a file with any wrong value, even if the command line overrides that value.
     """
     path = config or default_config_path(os.environ)
     in_file = read_config(path, must_exist=config is not None)
@@ -64,7 +64,7 @@ def use_config(ctx: click.Context, config: Path | None) -> None:
 
 
 def in_force(ctx: click.Context) -> dict[str, Setting]:
-    """Return every option as click found it, and where it was said."""
+    """Return the value and the origin of every option, by name."""
     origins = {
         ParameterSource.COMMANDLINE: "command line",
         ParameterSource.DEFAULT_MAP: str(ctx.meta.get(_CONFIG)),
@@ -81,7 +81,7 @@ def in_force(ctx: click.Context) -> dict[str, Setting]:
 
 
 def read_config(path: Path, must_exist: bool) -> dict[str, Any]:
-    """Return the checked content of a daemon.toml by key. Raises UsageError."""
+    """Return the checked values of a daemon.toml by key. Raises UsageError for a wrong one."""
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -117,7 +117,7 @@ def _check(option: DaemonOption, value: Any, origin: str) -> Any:
 
 
 def shown(settings: Settings) -> list[str]:
-    """Return one line per option: its name, the value in force, and where that was said."""
+    """Return one line per option: its name, its value and the origin of the value."""
     lines = []
     for option in DAEMON_OPTIONS:
         setting = settings[option.name]

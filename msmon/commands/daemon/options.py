@@ -1,8 +1,8 @@
 """Every option of ``msmon-daemon``, defined once for command line, environment and daemon.toml.
 
-Click takes a value from the first of these places that has one. In daemon.toml an option
-has its name of the command line without the dashes. An option that may be repeated is a list
-in the file, and is divided by semicolons in its variable.
+Click takes a value from the first of these places that has one. Example: ``--heartbeat-s 2``
+is ``MSMON_DAEMON_HEARTBEAT_S=2`` in the environment and ``heartbeat-s = 2`` in the file. An
+option that may be repeated is a list in the file; in its variable semicolons separate the items.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from msmon.settings.options import Option, flag, real_number, text_up_to
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-"""What a variable may say for an option that takes no value on the command line."""
+"""Values of the variable of an option that takes no value on the command line."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,10 +34,10 @@ _text = text_up_to(4096)
 
 @dataclass(frozen=True)
 class DaemonOption(Option):
-    """An option of the daemon. ``reloadable``: SIGHUP puts a new value into force."""
+    """An option of the daemon. SIGHUP applies a new value only if it is ``reloadable``."""
 
     variable: str = ""
-    """Its environment variable, where that isn't MSMON_DAEMON_NAME."""
+    """Its environment variable; "" means MSMON_DAEMON_ and its name in capitals."""
     repeatable: bool = False
     reloadable: bool = False
 
@@ -53,7 +53,7 @@ class DaemonOption(Option):
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value on the command line."""
+        """True if it takes no value on the command line."""
         return self.parse is flag
 
 
@@ -158,7 +158,7 @@ DAEMON_OPTIONS: tuple[DaemonOption, ...] = (
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic in newer ones
-    """Has a value from anywhere checked by its option, and names the variable it came from."""
+    """Lets the option check a value, whatever place it comes from."""
 
     name = "value"
 
@@ -167,11 +167,11 @@ class _Value(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
         self._check = checked(option)
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """Return the values in the variable of an option that may be repeated."""
+        """Return the items in the variable of a repeatable option. Click calls this."""
         return [part.strip() for part in rv.split(";") if part.strip()]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the canonical value. Raises UsageError that names option and variable."""
+        """Return the checked value. Raises UsageError that names the option or its variable."""
         if not _is_from_variable(param, ctx):
             return self._check(value)
         try:
@@ -181,15 +181,15 @@ class _Value(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
             raise UsageError(f"{origin}: {error.message}", error.next_step) from None
 
     def from_text(self, text: str) -> Any:
-        """Return what the text of a variable stands for."""
+        """Return the value that the text of a variable means."""
         return text
 
 
 class _Switch(_Value, click.types.BoolParamType):
-    """A value that is True or False: click wants the type of a switch to be one of its own."""
+    """The type of a switch. It is a BoolParamType, because click demands that of a switch."""
 
     def from_text(self, text: str) -> Any:
-        """Return True or False, or the text itself where it means neither."""
+        """Return True or False, or the text itself if it means neither; the check refuses it."""
         return SWITCHES.get(text.strip().lower(), text)
 
 
@@ -200,7 +200,7 @@ def _is_from_variable(param: click.Parameter | None, ctx: click.Context | None) 
 
 
 def daemon_options(command: Command) -> Command:
-    """Add all of them to a click command, which gets their values by name."""
+    """Decorate a click command with all options. It gets their values by keyword."""
     for option in reversed(DAEMON_OPTIONS):
         command = _click_option(option)(command)
     return command

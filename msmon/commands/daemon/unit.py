@@ -1,4 +1,4 @@
-"""The systemd unit of the daemon: printed, or put where systemd looks for it."""
+"""The files that systemd needs to run the daemon, and their installation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOMES = ("/home/", "/root/", "/run/user/")
 
 @dataclass(frozen=True)
 class UnitFile:
-    """One file to install. ``keep``: one that is there already stays as it is."""
+    """One file to install. ``keep``: an existing file is not overwritten."""
 
     path: Path
     text: str
@@ -25,8 +25,8 @@ class UnitFile:
 
 
 def system_files(python: str = sys.executable) -> list[UnitFile]:
-    """Return what a daemon of the whole machine needs: unit, user, configuration."""
-    # an interpreter in a home directory must be readable; better is one outside
+    """Return the files for a daemon that serves the whole machine: unit, user, configuration."""
+    # ProtectHome=yes would hide an interpreter that lies in a home directory.
     home = "read-only" if python.startswith(HOMES) else "yes"
     return [
         UnitFile(Path("/etc/systemd/system") / UNIT, _text(UNIT, python=python, protect_home=home)),
@@ -36,7 +36,7 @@ def system_files(python: str = sys.executable) -> list[UnitFile]:
 
 
 def user_files(environ: Mapping[str, str], python: str = sys.executable) -> list[UnitFile]:
-    """Return what a daemon of one user needs."""
+    """Return the files for a daemon of one user."""
     config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     text = _text("msmon-daemon.user.service", python=python)
     return [UnitFile(config / "systemd/user" / UNIT, text)]
@@ -50,7 +50,10 @@ def _text(name: str, **values: str) -> str:
 
 
 def install(files: list[UnitFile], root: Path = Path("/")) -> list[str]:
-    """Write the files below ``root`` and say what was done. Raises UsageError or SinkError."""
+    """Write the files below ``root`` and return a line about each.
+
+    Raises UsageError without the right to write, SinkError if writing fails otherwise.
+    """
     done = []
     for file in files:
         path = root / file.path.relative_to("/")
@@ -73,7 +76,7 @@ def install(files: list[UnitFile], root: Path = Path("/")) -> list[str]:
 
 
 def next_commands(user: bool) -> str:
-    """Return what to run after the installation."""
+    """Return the shell commands to run after the installation."""
     if user:
         return (
             "systemctl --user daemon-reload && systemctl --user enable --now msmon-daemon\n"
