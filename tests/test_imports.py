@@ -223,7 +223,7 @@ def test_a_command_that_asks_a_daemon_starts_without_numpy() -> None:
     loaded = run_python(
         """
 import json, sys
-import msmon.bus.messages, msmon.commands.main, msmon.commands.connection
+import msmon.bus.messages, msmon.commands.main, msmon.commands.asking.connection
 import msmon.settings.trace_options
 print(json.dumps([name for name in ("numpy", "torch") if name in sys.modules]))
 """

@@ -36,12 +36,16 @@ from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 
-Numbers = Annotated[list[int], Bound(10_000)]
-"""Process ids or ranks: as many as processes can be registered."""
+MAX_NUMBERS = 10_000
+"""Process ids or ranks in one selection: as many as processes can be registered."""
+
+MAX_JOBS = 1000
+"""Job ids in one selection."""
+
+Numbers = Annotated[list[int], Bound(MAX_NUMBERS)]
 
 MAX_PROBLEM_CHARACTERS = 4096
 """What a status tells of an error at most: a longer header could not be sent at all."""
-
 
 MAX_ROWS = 20_000
 """Rows of a reply. A daemon knows no more than half as many processes."""
@@ -144,7 +148,7 @@ class Selection:
 
     pids: Numbers = field(default_factory=list)
     ranks: Numbers = field(default_factory=list)
-    job_ids: Annotated[list[JobName], Bound(1000)] = field(default_factory=list)
+    job_ids: Annotated[list[JobName], Bound(MAX_JOBS)] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
-"""The command line: one module or folder per command, all named in ``main``.
+"""The command line: one module per command, a folder where a command has several modules.
 
-A command is thin: it reads options, asks the daemon or another room, and shows the answer.
-``parameters`` and ``connection`` hold the options that several commands have, ``answers`` the
-way in which an answer is shown.
+``main`` names them all. A command reads its options, asks the daemon or another room, and shows the
+answer; it decides nothing. What several commands need lies in ``asking``.
 """

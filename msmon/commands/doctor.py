@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from msmon.bus.messages import StatusRequest
-from msmon.commands.answers import sentence
-from msmon.commands.connection import Connection, daemon_options
+from msmon.commands.asking.answers import sentence
+from msmon.commands.asking.connection import Connection, daemon_options
 from msmon.diagnosis.checks import examine
 from msmon.diagnosis.finding import Finding, Level
 from msmon.diagnosis.surroundings import Surroundings

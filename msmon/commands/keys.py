@@ -21,7 +21,7 @@ from msmon.bus.keys import (
     SERVERS_DIRECTORY,
     keys_directory,
 )
-from msmon.commands.answers import terminal_safe
+from msmon.commands.asking.answers import terminal_safe
 from msmon.daemon.access.allow_list import AllowedKey, fingerprint
 from msmon.daemon.access.key_store import KeyStore
 from msmon.daemon.access.roles import KEY_ROLES, Role

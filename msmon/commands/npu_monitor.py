@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,10 @@ import click
 
 from msmon.bus.messages import MonitorRequest, Selection
 from msmon.bus.words import MonitorAction
-from msmon.commands.answers import show_answer
-from msmon.commands.connection import Connection, daemon_options
-from msmon.commands.parameters import Command, option_from, select_processes
+from msmon.commands.asking.answers import show_answer
+from msmon.commands.asking.connection import Connection, daemon_options
+from msmon.commands.asking.parameters import Command, option_from, select_processes
+from msmon.commands.asking.paths import absolute_path
 from msmon.errors import UsageError
 from msmon.settings.options import MONITOR_OPTION, MONITOR_OPTIONS
 
@@ -105,27 +105,3 @@ def _command(
     request = MonitorRequest(action, mentioned, selection, connection.timeout_s)
     reply = connection.request(request)
     return show_answer(reply, connection.json)
-
-
-def absolute_path(path: str, connection: Connection) -> str:
-    """Return ``path`` as the daemon must see it: absolute, with ``~`` expanded.
-
-    Links and ``..`` are left to the daemon, which resolves them where it writes. Raises
-    UsageError for a relative path on another machine.
-    """
-    if connection.same_machine:
-        path = os.path.expanduser(path)
-    if os.path.isabs(path):
-        return path
-    if not connection.same_machine:
-        raise UsageError(
-            f"--log-file: {path!r} is relative, and the daemon on {connection.host} writes it",
-            "give an absolute path on that machine",
-        )
-    try:
-        return os.path.join(os.getcwd(), path)
-    except FileNotFoundError:
-        raise UsageError(
-            f"--log-file: {path!r} is relative, and the current directory is gone",
-            "give an absolute path",
-        ) from None

@@ -10,8 +10,8 @@ import msmon
 from msmon.bus.codec import plain
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, VersionRequest
 from msmon.bus.rows import DaemonRow
-from msmon.commands.answers import daemon_fields, daemons, terminal_safe
-from msmon.commands.connection import Connection, daemon_options
+from msmon.commands.asking.answers import daemon_fields, daemons, terminal_safe
+from msmon.commands.asking.connection import Connection, daemon_options
 from msmon.errors import BusError
 
 PROTOCOL = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"

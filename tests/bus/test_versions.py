@@ -44,7 +44,7 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.bus.words import ProcessState
-from msmon.commands.answers import as_json
+from msmon.commands.asking.answers import as_json
 from msmon.commands.main import main
 from msmon.errors import UsageError
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd

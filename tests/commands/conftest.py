@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from msmon.bus.messages import Message, Reply
-from msmon.commands import connection as connection_module
+from msmon.commands.asking import connection as connection_module
 from msmon.commands.main import main
 
 

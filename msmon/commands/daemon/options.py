@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from msmon.bus.endpoints import DEFAULT_PORT
-from msmon.commands.parameters import checked
+from msmon.commands.asking.parameters import checked
 from msmon.daemon.timing import Timing
 from msmon.errors import UsageError
 from msmon.settings.options import Option, flag, real_number, text_up_to

@@ -20,10 +20,10 @@ from rich.live import Live
 
 from msmon.bus.messages import MonitorRequest, Reply
 from msmon.bus.words import MonitorAction, Outcome
-from msmon.commands.answers import in_rank_order, sentence
+from msmon.commands.asking.answers import in_rank_order, sentence
+from msmon.commands.asking.parameters import option_from
 from msmon.commands.demo.cluster import METRICS_FILE, Cluster
 from msmon.commands.demo.table import MetricsFile, operator_table, verdict
-from msmon.commands.parameters import option_from
 from msmon.errors import MsmonError, UsageError
 from msmon.settings.options import Option, real_number, whole_number
 

@@ -9,11 +9,11 @@ import click
 
 from msmon.bus.messages import Selection, TraceRequest
 from msmon.bus.words import Outcome, TraceAction
-from msmon.commands.answers import show_answer
-from msmon.commands.connection import Connection, daemon_options
-from msmon.commands.npu_monitor import absolute_path
+from msmon.commands.asking.answers import show_answer
+from msmon.commands.asking.connection import Connection, daemon_options
+from msmon.commands.asking.parameters import Command, option_from, select_processes
+from msmon.commands.asking.paths import absolute_path
 from msmon.commands.nputrace.progress import wait_for_traces
-from msmon.commands.parameters import Command, option_from, select_processes
 from msmon.errors import UsageError
 from msmon.settings.options import MAX_U32, Option, whole_number
 from msmon.settings.trace_options import TRACE_OPTIONS

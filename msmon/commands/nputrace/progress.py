@@ -11,15 +11,15 @@ import click
 from msmon.bus.messages import Reply, Selection, StatusRequest
 from msmon.bus.rows import AnswerRow, MissingRow, StatusRow, TraceRow, outcome_of
 from msmon.bus.words import FINISHED, GONE, TraceState
-from msmon.commands.answers import (
+from msmon.commands.asking.answers import (
     as_json,
     in_rank_order,
     process_name,
     sentence,
     show_row,
 )
-from msmon.commands.connection import Connection
-from msmon.commands.trace_text import outcome_text, progress_text
+from msmon.commands.asking.connection import Connection
+from msmon.commands.asking.trace_text import outcome_text, progress_text
 from msmon.errors import BusError
 
 POLL_S = 0.3

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from msmon.bus.messages import Reply, Selection, StatusRequest
 from msmon.bus.words import Outcome
-from msmon.commands.answers import as_json, daemons, show_answer
-from msmon.commands.connection import Connection, daemon_options
-from msmon.commands.parameters import option_from, select_processes
+from msmon.commands.asking.answers import as_json, daemons, show_answer
+from msmon.commands.asking.connection import Connection, daemon_options
+from msmon.commands.asking.parameters import option_from, select_processes
 from msmon.commands.status.table import daemon_lines, details, notes, process_table
 from msmon.errors import MsmonError
 from msmon.settings.options import Option, real_number

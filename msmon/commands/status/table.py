@@ -11,14 +11,14 @@ from rich.text import Text
 
 from msmon.bus.rows import DaemonRow, OutputRow, StatusRow
 from msmon.bus.words import ProcessState
-from msmon.commands.answers import (
+from msmon.commands.asking.answers import (
     in_rank_order,
     not_collected,
     process_name,
     sentence,
     terminal_safe,
 )
-from msmon.commands.trace_text import trace_text
+from msmon.commands.asking.trace_text import trace_text
 from msmon.sessions import MonitorSettings
 from msmon.settings.options import MONITOR_OPTION
 

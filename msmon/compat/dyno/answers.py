@@ -11,7 +11,7 @@ import click
 from msmon.bus.messages import Reply
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import GONE, ProcessState, TraceState
-from msmon.commands.answers import process_name, sentence
+from msmon.commands.asking.answers import process_name, sentence
 
 UNINITIALIZED, IDLE, RUNNING, READY = "Uninitialized", "Idle", "Running", "Ready"
 TRACE_STATES: Mapping[str, str] = {TraceState.RUNNING: RUNNING, TraceState.READY: READY}

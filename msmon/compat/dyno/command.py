@@ -17,9 +17,9 @@ import msmon
 from msmon.bus.endpoints import DEFAULT_PORT
 from msmon.bus.messages import StatusRequest, TraceRequest, VersionRequest
 from msmon.bus.words import MonitorAction, TraceAction
-from msmon.commands.connection import LOOPBACK_HOSTS, Connection
-from msmon.commands.npu_monitor import absolute_path
-from msmon.commands.parameters import checked
+from msmon.commands.asking.connection import LOOPBACK_HOSTS, Connection
+from msmon.commands.asking.parameters import checked
+from msmon.commands.asking.paths import absolute_path
 from msmon.compat.dyno import requests as dyno_requests
 from msmon.compat.dyno.answers import show, show_matched, show_status
 from msmon.errors import MsmonError, UsageError

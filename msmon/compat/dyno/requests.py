@@ -9,8 +9,8 @@ from typing import Any
 from msmon.bus.messages import MonitorRequest, Reply, Selection, StatusRequest
 from msmon.bus.rows import StatusRow
 from msmon.bus.words import GONE, MonitorAction, Outcome, ProcessState
-from msmon.commands.connection import Connection
-from msmon.commands.parameters import parse_pids, parse_ranks
+from msmon.commands.asking.connection import Connection
+from msmon.commands.asking.parameters import parse_pids, parse_ranks
 from msmon.compat.frameworks.config_text import START_KEY, STOP_KEY
 from msmon.settings.options import MONITOR_OPTION, MONITOR_OPTIONS, Option
 from msmon.settings.trace_options import TRACE_OPTIONS

@@ -17,7 +17,7 @@ from msmon.bus.messages import (
     VersionRequest,
 )
 from msmon.bus.rows import StatusRow
-from msmon.commands.connection import Connection
+from msmon.commands.asking.connection import Connection
 from msmon.compat.dyno import command as dyno
 
 

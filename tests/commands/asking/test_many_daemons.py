@@ -7,8 +7,8 @@ from fixtures.rows import answer_row, daemon_row
 
 from msmon.bus.messages import Reply
 from msmon.bus.rows import AnswerRow, MissingRow, Row
-from msmon.commands.answers import daemons
-from msmon.commands.many_daemons import merged
+from msmon.commands.asking.answers import daemons
+from msmon.commands.asking.many_daemons import merged
 from msmon.errors import DaemonUnreachable
 
 NO_RANK_3 = MissingRow(rank=3, text="no rank 3 is known")

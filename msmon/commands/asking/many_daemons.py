@@ -9,7 +9,7 @@ from typing import Union
 from msmon.bus.messages import Reply
 from msmon.bus.rows import MissingRow, Row
 from msmon.bus.words import Outcome
-from msmon.commands.answers import HEADLINES, MergedReply, daemons
+from msmon.commands.asking.answers import HEADLINES, MergedReply, daemons
 from msmon.errors import MsmonError
 
 MAX_AT_ONCE = 64

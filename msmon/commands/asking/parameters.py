@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from msmon.bus.messages import Selection
+from msmon.bus.messages import MAX_JOBS, MAX_NUMBERS, Selection
 from msmon.errors import UsageError
 from msmon.settings.options import Option
 
@@ -18,8 +18,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 MAX_PID = 2**31 - 1
 MAX_RANK = 9_999_999
-MAX_RANKS = 100_000
-"""Longest list that ranges may expand to."""
 
 
 def checked(option: Option) -> Callable[[Any], Any]:
@@ -66,6 +64,15 @@ def _items(values: Sequence[str], flag: str) -> list[str]:
     return list(dict.fromkeys(items))
 
 
+def _require_at_most(most: int, count: int, flag: str) -> None:
+    """Refuse what no request can carry, here and not on the wire: the user sees which option."""
+    if count > most:
+        raise UsageError(
+            f"{flag}: more than {most} are named",
+            f"name at most {most} in one command, or leave {flag} out to mean all processes",
+        )
+
+
 def _number(text: str, flag: str, minimum: int, maximum: int) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(maximum)):
         raise UsageError(f"{flag}: {text!r} is not a number from {minimum} to {maximum}")
@@ -77,7 +84,9 @@ def _number(text: str, flag: str, minimum: int, maximum: int) -> int:
 
 def parse_pids(values: Sequence[str]) -> list[int]:
     """Parse repeated comma lists of process ids. Raises UsageError."""
-    return [_number(item, "--pid", 1, MAX_PID) for item in _items(values, "--pid")]
+    items = _items(values, "--pid")
+    _require_at_most(MAX_NUMBERS, len(items), "--pid")
+    return [_number(item, "--pid", 1, MAX_PID) for item in items]
 
 
 def parse_ranks(values: Sequence[str]) -> list[int]:
@@ -89,9 +98,9 @@ def parse_ranks(values: Sequence[str]) -> list[int]:
         last = _number(last_text, "--rank", 0, MAX_RANK) if dash else first
         if last < first:
             raise UsageError(f"--rank: the range {item!r} runs backwards")
-        if len(ranks) + last - first >= MAX_RANKS:
-            raise UsageError(f"--rank: {item!r} names too many ranks", f"allowed: {MAX_RANKS}")
+        _require_at_most(MAX_NUMBERS, last - first + 1, "--rank")  # before a range is made of it
         ranks.update(range(first, last + 1))
+        _require_at_most(MAX_NUMBERS, len(ranks), "--rank")
     return sorted(ranks)
 
 
@@ -99,7 +108,9 @@ def parse_job_ids(values: Sequence[str]) -> list[str]:
     """Parse repeated comma lists of job ids; they are text ("123_4"). Raises UsageError."""
     for value in values:
         _require_unicode(value, "--job-id")
-    return _items(values, "--job-id")
+    items = _items(values, "--job-id")
+    _require_at_most(MAX_JOBS, len(items), "--job-id")
+    return items
 
 
 def select_processes(command: Callable[..., Result]) -> Callable[..., Result]:

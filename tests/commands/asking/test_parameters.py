@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from msmon.commands.parameters import parse_job_ids, parse_pids, parse_ranks
+from msmon.bus.codec import decode, encode
+from msmon.bus.messages import Selection, StatusRequest
+from msmon.commands.asking.parameters import parse_job_ids, parse_pids, parse_ranks
 from msmon.errors import UsageError
 
 
@@ -37,3 +39,26 @@ def test_job_ids_are_text():
 def test_a_job_id_that_no_message_can_carry_is_refused():
     with pytest.raises(UsageError, match="UTF-8"):
         parse_job_ids(["job\udcff"])
+
+
+@pytest.mark.parametrize("text", ["0-10000", "0-9999,20000", "0-5000,7000-12000"])
+def test_more_ranks_than_a_request_carries_are_refused_with_the_bound(text):
+    with pytest.raises(UsageError, match="--rank: more than 10000 are named"):
+        parse_ranks([text])
+
+
+def test_overlapping_ranges_count_once():
+    assert len(parse_ranks(["0-9999", "0-9999,5"])) == 10_000
+
+
+def test_more_pids_or_jobs_than_a_request_carries_are_refused():
+    numbers = [str(number) for number in range(1, 10_002)]
+    with pytest.raises(UsageError, match="--pid: more than 10000"):
+        parse_pids([",".join(numbers)])
+    with pytest.raises(UsageError, match="--job-id: more than 1000"):
+        parse_job_ids(numbers[:1001])
+
+
+def test_as_many_ranks_as_are_allowed_fit_into_a_request():
+    ranks = parse_ranks(["9990000-9999999"])
+    assert decode(encode(StatusRequest(Selection(ranks=ranks)))).message.selection.ranks == ranks

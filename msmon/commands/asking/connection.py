@@ -16,8 +16,8 @@ from msmon.bus.client import Client
 from msmon.bus.endpoints import DEFAULT_PORT, Endpoint, local_endpoint, remote_endpoint
 from msmon.bus.keys import keys_directory
 from msmon.bus.messages import Message, Reply
-from msmon.commands.many_daemons import ask_all
-from msmon.commands.parameters import option_from
+from msmon.commands.asking.many_daemons import ask_all
+from msmon.commands.asking.parameters import option_from
 from msmon.errors import UsageError
 from msmon.settings.options import Option, real_number, text_up_to, whole_number
 
