@@ -28,6 +28,7 @@ from msmon.daemon.access.audit import AuditLog
 from msmon.daemon.access.authentication import Authenticator
 from msmon.daemon.access.descriptors import connection_budget, is_safe, raise_limit
 from msmon.daemon.access.routing_ids import make_routing_ids_unpredictable
+from msmon.daemon.access.shares import Shares
 from msmon.daemon.broker import Broker, DaemonFacts
 from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
@@ -109,9 +110,10 @@ async def _serve_in(
         router = sockets.bind(context, keys, urls)
     facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
     approvals = Approvals(settings.state_directory)
-    audit = AuditLog(settings.state_directory)
+    shares = Shares(authenticator.is_operator)
+    audit = AuditLog(settings.state_directory, shares)
     broker = Broker(
-        router, authenticator, outputs, approvals, audit, facts, settings.timing, budget
+        router, authenticator, outputs, approvals, audit, facts, settings.timing, shares, budget
     )
     try:
         broker.start()

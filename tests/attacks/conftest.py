@@ -28,6 +28,7 @@ from job import Job, Rank
 from ports import free_port
 
 from msmon.bus.keys import KeyPair, key_file_text, load_or_create_server_keys, write_new
+from msmon.bus.messages import Selection, StatusRequest
 
 ATTACKS = Path(__file__).parent
 VICTIM, ATTACKER = 1_200_000 + 2 * os.getpid(), 1_200_001 + 2 * os.getpid()
@@ -105,10 +106,12 @@ class Victim:
         )
         assert reply.outcome == "ok", reply
         self.session_id = self.job.rows()[self.rank.pid]["session_id"]
-        yield
-        self.check_answers()
-        assert self.memory_bytes < MEMORY_BOUND_BYTES
-        reply = self.job.command("stop", self.rank)
+        try:
+            yield
+            self.check_answers()
+            assert self.memory_bytes < MEMORY_BOUND_BYTES
+        finally:
+            reply = self.job.command("stop", self.rank)
         assert reply.outcome == "ok", reply
         self.job.await_states("idle", self.rank)
         assert (self.job.daemon.poll(), self.job.daemon.pid) == (None, daemon)
@@ -117,7 +120,8 @@ class Victim:
     def check_answers(self) -> None:
         """The victim's row is there, and is answered in time."""
         start_s = time.monotonic()
-        row = self.job.rows()[self.rank.pid]
+        rows = self.job.request(StatusRequest(Selection(pids=[self.rank.pid]))).rows
+        (row,) = [row for row in rows if row["uid"] == VICTIM]
         assert time.monotonic() - start_s < ANSWER_LIMIT_S
         assert (row["state"], row["uid"]) == ("monitoring", VICTIM)
 

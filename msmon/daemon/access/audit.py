@@ -1,7 +1,10 @@
 """The audit log: who commanded what, when, and with which answer.
 
-A JSON object per command, refused ones included, in ``audit.jsonl`` of the daemon's
-state directory; a few older files are kept. Written by a thread of its own: a disk that
+A JSON object per command, in the daemon's state directory. What users did is in
+``audit.jsonl``, what they were refused in ``audit-refused.jsonl``: a flood of refused commands
+pushes nothing out of the first. Of each file a few older ones are kept. A refused command is
+written in short, and each owner has a share of lines (``Resource.REFUSED_AUDIT_LINES``); what
+is left out is counted in the owner's next line. Each file has a thread that writes: a disk that
 hangs delays nobody, and what it keeps from being written is counted.
 """
 
@@ -12,6 +15,7 @@ import json
 import logging
 import os
 import queue
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from logging.handlers import QueueHandler, QueueListener
@@ -21,6 +25,7 @@ from typing import Any, Union
 from msmon.bus.codec import as_fields
 from msmon.bus.messages import MonitorRequest, Refused, Reply, TraceRequest
 from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.logs import BoundedFile
 
 CommandRequest = Union[MonitorRequest, TraceRequest]
@@ -30,7 +35,13 @@ AUDIT_FILE = "audit.jsonl"
 FILE_LIMIT_BYTES = 8 << 20
 FILES_KEPT = 4
 """Older files beside the current one: ``audit.jsonl.1`` is the newest of them."""
+REFUSED_FILE = "audit-refused.jsonl"
+REFUSED_FILES_KEPT = 1
+REFUSED_CHARACTERS = 300
+"""Of the options and of the reason that a refused command is written with."""
+_MAX_ACTION_CHARACTERS = 20
 _MAX_WAITING = 1000
+_MAX_COUNTED_OWNERS = 1000
 
 _log = logging.getLogger("msmon.audit")
 
@@ -51,38 +62,74 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 class AuditLog:
     """The audit log of one daemon. ``note`` never waits; ``close`` writes out the rest.
 
-    The broker's thread notes commands. The thread of the ``QueueListener`` writes them.
+    The broker's thread notes commands. The threads of the two ``_Part`` write them.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._waiting = _Waiting()
-        self._file = _AuditFile(directory / AUDIT_FILE, self._waiting)
-        self._writer = QueueListener(self._waiting.queue, self._file)
-        self._writer.start()
+    def __init__(self, directory: Path, shares: Shares | None = None) -> None:
+        self._shares = shares or Shares()
+        self._done = _Part(directory / AUDIT_FILE, FILES_KEPT)
+        self._refused = _Part(directory / REFUSED_FILE, REFUSED_FILES_KEPT)
+        self._left_out: Counter[str] = Counter()
+        """Owner → refused commands since the last one of the owner that was written."""
 
     @property
     def unwritten(self) -> int:
-        """Commands that could not be written down since the last one that could."""
-        return self._file.unwritten_before
+        """Commands carried out that could not be written down since the last one that could."""
+        return self._done.file.unwritten_before
 
     def note(self, peer: Peer, request: CommandRequest, answer: Reply | Refused) -> None:
         """Have one command written down. Call on one thread only."""
-        command = f"{COMMAND_NAMES[type(request)]} {request.action}"
+        if isinstance(answer, Refused):
+            self._note_refused(peer, request, answer)
+            return
+        command = _command(request)
         _log.info("%s: %s %s: %s", peer.name, command, request.fields, _in_short(answer))
         entry = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            "who": peer.name,
-            "role": peer.role.value,
-            "pid": peer.pid,
-            "command": command,
+            **_who(peer, command),
             "fields": request.fields,
             "selection": dataclasses.asdict(request.selection),
             **_answer_fields(answer),
         }
-        self._waiting.handle(logging.makeLogRecord({"entry": entry}))
+        self._done.write(entry)
+
+    def _note_refused(self, peer: Peer, request: CommandRequest, answer: Refused) -> None:
+        """Have a refused command written in short, while its owner has lines left."""
+        owner, command = peer.owner, _command(request)
+        reason = answer.reason[:REFUSED_CHARACTERS]
+        _log.info("%s: %s refused: %s", peer.name, command, reason, extra={"owner": owner})
+        if not self._shares.try_take(owner, Resource.REFUSED_AUDIT_LINES):
+            if owner in self._left_out or len(self._left_out) < _MAX_COUNTED_OWNERS:
+                self._left_out[owner] += 1
+            return
+        entry = {
+            **_who(peer, command),
+            "fields": str(request.fields)[:REFUSED_CHARACTERS],
+            "selection": {name: len(items) for name, items in vars(request.selection).items()},
+            "outcome": "refused",
+            "text": reason,
+            "refused_before": self._left_out.pop(owner, 0),
+        }
+        self._refused.write(entry)
 
     def close(self) -> None:
         """Wait until all is written."""
+        self._done.close()
+        self._refused.close()
+
+
+class _Part:
+    """One file of the audit log, its queue and the thread that empties it."""
+
+    def __init__(self, path: Path, older_files: int) -> None:
+        self._waiting = _Waiting()
+        self.file = _AuditFile(path, older_files, self._waiting)
+        self._writer = QueueListener(self._waiting.queue, self.file)
+        self._writer.start()
+
+    def write(self, entry: dict[str, Any]) -> None:
+        self._waiting.handle(logging.makeLogRecord({"entry": entry}))
+
+    def close(self) -> None:
         self._writer.stop()
 
 
@@ -111,8 +158,8 @@ class _Waiting(QueueHandler):
 class _AuditFile(BoundedFile):
     """The file, a JSON object per line. The writing thread writes its state."""
 
-    def __init__(self, path: Path, waiting: _Waiting) -> None:
-        super().__init__(path, FILE_LIMIT_BYTES, FILES_KEPT)
+    def __init__(self, path: Path, older_files: int, waiting: _Waiting) -> None:
+        super().__init__(path, FILE_LIMIT_BYTES, older_files)
         self._waiting = waiting
         self._told_lost = 0
         """How many of ``waiting.lost`` an entry in the file tells of."""
@@ -135,16 +182,26 @@ class _AuditFile(BoundedFile):
             _log.error("%s can't be written: %s", self.baseFilename, reason)
 
 
-def _in_short(answer: Reply | Refused) -> str:
-    if isinstance(answer, Refused):
-        return f"refused: {answer.reason}"
+def _command(request: CommandRequest) -> str:
+    return f"{COMMAND_NAMES[type(request)]} {request.action[:_MAX_ACTION_CHARACTERS]}"
+
+
+def _who(peer: Peer, command: str) -> dict[str, Any]:
+    return {
+        "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "who": peer.name,
+        "role": peer.role.value,
+        "pid": peer.pid,
+        "command": command,
+    }
+
+
+def _in_short(answer: Reply) -> str:
     said_yes = sum(getattr(row, "ok", False) for row in answer.rows)
     return f"{answer.outcome}, {said_yes} of {len(answer.rows)} processes"
 
 
-def _answer_fields(answer: Reply | Refused) -> dict[str, Any]:
-    if isinstance(answer, Refused):
-        return {"outcome": "refused", "text": answer.reason, "processes": []}
+def _answer_fields(answer: Reply) -> dict[str, Any]:
     kept = ("host", "pid", "rank", "job_id", "ok", "text", "session_id")
     told = [as_fields(row) for row in answer.rows]
     rows = [{name: row[name] for name in kept if name in row} for row in told]

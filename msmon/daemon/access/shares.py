@@ -63,7 +63,7 @@ LIMITS: dict[Resource, Limit] = {
     Resource.QUEUED_BYTES: Limit(128 * _MIB, 0, 4, "bytes waiting for outputs"),
     Resource.REMEMBERED_BYTES: Limit(8 * _MIB, 0, 16, "bytes remembered"),
     Resource.DISK_BYTES: Limit(2048 * _MIB, 128 * _MIB, 8, "bytes written per second"),
-    Resource.LOOP_S: Limit(5.0, 0.5, 4, "work of the daemon's loop"),
+    Resource.LOOP_S: Limit(1.0, 0.5, 8, "work of the daemon's loop"),
     Resource.LOG_LINES: Limit(50, 0.5, 4, "lines of the daemon's log"),
     Resource.REFUSED_AUDIT_LINES: Limit(50, 0.2, 4, "lines of the audit log on refusals"),
 }

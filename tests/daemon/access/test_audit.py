@@ -15,8 +15,10 @@ from msmon.daemon.access import audit
 from msmon.daemon.access.audit import AuditLog, state_directory
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
+from msmon.daemon.access.shares import LIMITS, Resource
 
 OLGA = Peer(Role.OPERATOR, "key olga", "k")
+UMA = Peer(Role.USER, "uid 1000", "uid 1000", 1000, 7)
 
 
 def entries(path: Path) -> list[dict]:
@@ -35,7 +37,8 @@ def test_an_entry_says_who_commanded_what_and_what_became_of_it(tmp_path):
         OLGA, MonitorRequest("start", {"kind": "Kernel"}, Selection([3])), Reply("ok", rows=rows)
     )
     log.note(OLGA, TraceRequest("start"), Refused("no"))
-    first, second = written(log, tmp_path / "state")
+    (first,) = written(log, tmp_path / "state")
+    (second,) = entries(tmp_path / "state" / "audit-refused.jsonl")
     assert (first["who"], first["command"], first["outcome"]) == (
         "key olga",
         "npu-monitor start",
@@ -64,6 +67,20 @@ def test_old_files_are_kept_up_to_a_number(tmp_path, monkeypatch):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["audit.jsonl", *(f"audit.jsonl.{n}" for n in range(1, audit.FILES_KEPT + 1))]
     assert entries(tmp_path / "audit.jsonl.1")[0]["text"] == "7"
+
+
+def test_a_flood_of_refused_commands_pushes_nothing_out(tmp_path, monkeypatch):
+    log = AuditLog(tmp_path)
+    log.note(OLGA, MonitorRequest("stop"), Reply("ok"))
+    long = MonitorRequest("x" * 9999, {"filter": "y" * 9999}, Selection(list(range(5000))))
+    for _ in range(500):
+        log.note(UMA, long, Refused("z" * 9999))
+    (done,) = written(log, tmp_path)
+    refused = entries(tmp_path / "audit-refused.jsonl")
+    assert done["outcome"] == "ok"
+    assert len(refused) == LIMITS[Resource.REFUSED_AUDIT_LINES].amount
+    assert all(len(json.dumps(entry)) < 1500 for entry in refused)
+    assert refused[0]["selection"]["pids"] == 5000
 
 
 def test_what_could_not_be_written_is_counted_and_costs_one_line(tmp_path, caplog, wait_for):
