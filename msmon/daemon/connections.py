@@ -63,6 +63,9 @@ FIRST_WORD_LIMIT_S = 20.0
 """The same for one that has never said anything. The handshake itself has 5 s (bus.sockets)."""
 CHARGE_FROM_S = 0.005
 """Loop time of a connection is charged in parts of this size: charging costs time too."""
+BARRED_S = 2.0
+"""So long an owner is not heard that has used up its share of the loop's time. An agent keeps
+what it has, connects again after that and resends."""
 
 
 @dataclass
@@ -117,6 +120,8 @@ class Connections:
         self._shares = shares
         self._budget = budget
         self._known: dict[int, Connection] = {}
+        self._barred_until_s: dict[str, float] = {}
+        """Owner that used up its share of the loop's time → when it is heard again."""
         self._calm_bytes, self._calm_s = resident_bytes(), now_s
         self.socket = _monitor_of(router)
 
@@ -193,9 +198,18 @@ class Connections:
         return connection
 
     def belongs_to(self, connection: Connection, owner: str) -> None:
-        """Note whose connection it is, now that its key is known."""
+        """Note whose connection it is, now that its key is known.
+
+        Hangs up on an owner that has used up its time: who connects again at once would have
+        another message carried out each time.
+        """
         if connection.owner != owner and not connection.ended:
             self._count_for(connection, owner)
+        if owner in self._barred_until_s and not connection.ended:
+            if self._now_s < self._barred_until_s[owner]:
+                self.hang_up(connection, "its owner has used up the share of the loop's time")
+            else:
+                del self._barred_until_s[owner]
 
     def charge_time(self, connection: Connection, owner: str, used_s: float) -> None:
         """Charge what a message took of the loop's time; hang up when that was too much."""
@@ -204,6 +218,7 @@ class Connections:
             return
         used_s, connection.used_s = connection.used_s, 0.0
         if not self._shares.charge(owner, Resource.LOOP_S, used_s):
+            self._barred_until_s[owner] = self._now_s + BARRED_S
             self.hang_up(connection, "its owner has used up the share of the loop's time", owner)
 
     def check(self, now_s: float) -> None:

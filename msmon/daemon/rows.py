@@ -47,14 +47,15 @@ def status_row(
 ) -> StatusRow:
     """Return who a process is, what it does, and how much of it arrived."""
     status = process.status or Status(ProcessState.UNKNOWN)
-    session_id = status.session_id or process.session_id
+    running_id = streams.id_of(process, status.session_id)
+    session_id = running_id or process.session_id
     stream = streams.get(session_id) if session_id else None
     counts = status.counts
     alive = process.life == LIVE
     row = StatusRow(
         **identity(process, peer),
         state=status.state if alive else ProcessState(process.life),
-        session_id=status.session_id,
+        session_id=running_id,
         settings=status.settings if alive else None,
         received=counts.received,
         kept=counts.kept,

@@ -9,7 +9,9 @@ end a session is forgotten, here and in everything that keeps something of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +52,8 @@ _log = logging.getLogger(__name__)
 STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed)
 
 MAX_OPEN_SESSIONS_PER_PROCESS = 8
+MAX_ID_CHARACTERS = 48
+"""An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
 WRITTEN_POLL_S = 0.02
 _KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
 
@@ -59,7 +63,10 @@ class Stream:
     """One session of one process. Times are on the monotonic clock."""
 
     session: SessionInfo
+    """Under the daemon's id for it (:func:`daemon_id`)."""
     process: Process
+    agent_id: str
+    """What its agent calls it."""
     last_seq: int = 1
     safe_seq: int = 0
     opened: OpenAnswer | None = None
@@ -81,8 +88,24 @@ def owner_of(peer: Peer) -> Owner:
     return Owner(peer.owner, peer.uid)
 
 
+def daemon_id(peer: Peer, session_id: str) -> str:
+    """Return what the daemon calls a session that a peer opens as ``session_id``.
+
+    The owner is a part of it, so nobody can take an id before the owner does, not even after
+    a restart of the daemon: "9f…" is "9f…-1000" for user 1000. Operators keep their ids. Raises
+    CommandRefused for an id that is too long for that.
+    """
+    if peer.role is Role.OPERATOR:
+        return session_id
+    if len(session_id) > MAX_ID_CHARACTERS:
+        raise CommandRefused("the session's id is too long")
+    if peer.uid >= 0:
+        return f"{session_id}-{peer.uid}"
+    return f"{session_id}-{hashlib.sha256(peer.owner.encode()).hexdigest()[:8]}"
+
+
 class Streams:
-    """All streams. Every method runs on the broker's loop."""
+    """All streams, by the daemon's ids. Every method runs on the broker's loop."""
 
     def __init__(
         self,
@@ -94,7 +117,7 @@ class Streams:
         keep_closed_s: float,
         shares: Shares | None = None,
     ) -> None:
-        self._shares = shares
+        self._shares = shares or Shares()
         self._outputs = outputs
         self._approvals = approvals
         self._acknowledge = acknowledge
@@ -108,27 +131,34 @@ class Streams:
         """Return a stream that is open, or was until a short while ago."""
         return self._streams.get(session_id)
 
+    def id_of(self, process: Process, session_id: str) -> str:
+        """Return the daemon's id of a session that a process names; "" for none or a wrong one."""
+        with contextlib.suppress(CommandRefused):
+            return daemon_id(process.peer, session_id) if session_id else ""
+        return ""
+
     def take(self, process: Process, message: Message, payload: Sequence[bytes]) -> None:
         """Take one stream message of a process. Raises CommandRefused when it makes no sense."""
         assert isinstance(message, STREAM_TYPES)
-        stream = self._streams.get(message.session_id)
+        session_id = daemon_id(process.peer, message.session_id)
+        stream = self._streams.get(session_id)
         if stream is not None:
             _require_same(stream, process)
         if isinstance(message, SessionOpened):
-            self._take_opening(process, message, stream)
+            self._take_opening(process, message, session_id, stream)
             return
         if stream is None:
             raise CommandRefused(f"session {message.session_id} was not opened here")
         if stream.lost:
             self._reopen(stream)
         if message.seq <= stream.last_seq or stream.closed:
-            self._acknowledge(process, message.session_id, stream.safe_seq)
+            self._acknowledge(process, stream.agent_id, stream.safe_seq)
             return
         stream.last_seq = message.seq
         self._hand_over(stream, message, payload)
 
     def _take_opening(
-        self, process: Process, message: SessionOpened, stream: Stream | None
+        self, process: Process, message: SessionOpened, session_id: str, stream: Stream | None
     ) -> None:
         if stream is not None:
             if stream.lost:
@@ -139,18 +169,33 @@ class Streams:
         if sum(not item.closed for item in running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
             raise CommandRefused(f"{process.label} has too many open sessions")
         settings = MonitorSettings.from_fields(message.settings)
-        if self._shares is not None:
-            self._shares.take(process.peer.owner, Resource.SESSIONS)
+        self._take_share(process.peer.owner)
         problem = ""
-        if settings.log_file and not self._may_export(process, message.session_id, settings):
+        if settings.log_file and not self._may_export(process, session_id, settings):
             problem = f"export to {settings.log_file} was not approved by this daemon"
-            _log.warning("%s: %s", process.label, problem)
+            _log.warning("%s: %s", process.label, problem, extra={"owner": process.peer.owner})
             settings = dataclasses.replace(settings, log_file="")
-        session = SessionInfo(message.session_id, process.info, settings, message.start_ns)
-        stream = Stream(session, process, problem=problem)
-        self._streams[message.session_id] = stream
-        process.session_id = message.session_id
+        session = SessionInfo(session_id, process.info, settings, message.start_ns)
+        stream = Stream(session, process, message.session_id, problem=problem)
+        self._streams[session_id] = stream
+        process.session_id = session_id
         self._open(stream)
+
+    def _take_share(self, owner: str) -> None:
+        """Count a session against its owner; one that ended longest ago makes room.
+
+        Raises ShareUsedUp where the owner has too many that are open.
+        """
+        if self._shares.try_take(owner, Resource.SESSIONS):
+            return
+        ended = [
+            stream
+            for stream in self._streams.values()
+            if stream.closed and stream.process.peer.owner == owner
+        ]
+        if ended:
+            self._forget(min(ended, key=lambda stream: stream.closed_s))
+        self._shares.take(owner, Resource.SESSIONS)
 
     def _may_export(self, process: Process, session_id: str, settings: MonitorSettings) -> bool:
         """The path was checked when the command came; an agent's word alone doesn't count."""
@@ -175,28 +220,31 @@ class Streams:
         stream.opened = result
         if isinstance(result, MsmonError):
             stream.problem = result.message
-            _log.error("%s: %s", stream.process.label, result.message)
+            owner = {"owner": stream.process.peer.owner}
+            _log.error("%s: %s", stream.process.label, result.message, extra=owner)
         for waiting in self._waiting.pop(stream.session.session_id, ()):
             if not waiting.done():
                 waiting.set_result(result)
-        self._acknowledge(stream.process, stream.session.session_id, max(stream.safe_seq, 1))
+        self._acknowledge(stream.process, stream.agent_id, max(stream.safe_seq, 1))
 
     def _reopen(self, stream: Stream) -> None:
-        _log.info("%s is back: its session goes on", stream.process.label)
+        owner = {"owner": stream.process.peer.owner}
+        _log.info("%s is back: its session goes on", stream.process.label, extra=owner)
         stream.lost = stream.closed = False
         self._open(stream)
 
     def _hand_over(self, stream: Stream, message: Message, payload: Sequence[bytes]) -> None:
         if isinstance(message, SessionClosed):
             stream.closed, stream.closed_s = True, time.monotonic()
-        self._outputs.put(_delivery_of(message, tuple(payload)))
+        renamed = dataclasses.replace(message, session_id=stream.session.session_id)  # type: ignore[call-arg]
+        self._outputs.put(_delivery_of(renamed, tuple(payload)))
 
     def committed(self, session_id: str, seq: int) -> None:
         """Note that everything up to ``seq`` is safe, and tell the agent."""
         stream = self._streams.get(session_id)
         if stream is not None and seq > stream.safe_seq:
             stream.safe_seq = seq
-            self._acknowledge(stream.process, session_id, seq)
+            self._acknowledge(stream.process, stream.agent_id, seq)
 
     async def opened(self, session_id: str, timeout_s: float) -> OpenAnswer | None:
         """Wait until it is known which files a session writes; None when it takes too long.
@@ -226,18 +274,19 @@ class Streams:
 
     def expire(self, now_s: float) -> None:
         """Close the sessions of processes gone for the grace; forget those long closed."""
-        for session_id, stream in list(self._streams.items()):
+        for stream in list(self._streams.values()):
             process = stream.process
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
-                    self._forget(session_id)
+                    self._forget(stream)
             elif process.life != LIVE and now_s - process.gone_s > self._grace_s:
                 self._close_lost(stream, now_s)
 
-    def _forget(self, session_id: str) -> None:
-        stream = self._streams.pop(session_id)
-        if self._shares is not None:
-            self._shares.give_back(stream.owner.name, Resource.SESSIONS)
+    def _forget(self, stream: Stream) -> None:
+        """Release all that is kept of a session, and its place in the owner's share."""
+        session_id = stream.session.session_id
+        del self._streams[session_id]
+        self._shares.give_back(stream.process.peer.owner, Resource.SESSIONS)
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
 
@@ -251,7 +300,7 @@ class Streams:
         status = stream.process.status
         silent_s = now_s - stream.process.last_seen_s
         end = SessionEnd(time.time_ns() - int(silent_s * 1e9), "lost")
-        if status is not None and status.session_id == stream.session.session_id:
+        if status is not None and status.session_id == stream.agent_id:
             end = dataclasses.replace(end, counts=status.counts)
         stream.closed, stream.lost, stream.closed_s = True, True, now_s
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
@@ -266,7 +315,7 @@ def _require_same(stream: Stream, process: Process) -> None:
     if former is not process and (
         former.info.key != process.info.key or former.peer.credential != process.peer.credential
     ):
-        raise CommandRefused(f"session {stream.session.session_id} belongs to another process")
+        raise CommandRefused(f"session {stream.agent_id} belongs to another process")
     stream.process = process
 
 

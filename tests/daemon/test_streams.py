@@ -22,6 +22,7 @@ from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
+from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery
 from msmon.daemon.registry import LIVE, LOST, Process
 from msmon.daemon.streams import Streams
@@ -31,6 +32,7 @@ from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd, SessionInfo
 
 OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
 USER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
+THIEF = Peer(Role.USER, "uid 1001", "uid 1001", 1001)
 
 
 @dataclass
@@ -184,7 +186,7 @@ def test_an_export_that_a_users_agent_names_needs_an_approval(setting, tmp_path)
     process = setting.process(USER)
     setting.take(process, opened(log_file="/etc"))
     assert setting.outputs.calls[0].session.settings.log_file == ""
-    assert "not approved" in setting.streams.get("s").problem
+    assert "not approved" in setting.streams.get("s-1000").problem
 
     setting.approvals.add(USER.owner, "/exports/mine")
     restarted = Setting(tmp_path)
@@ -199,8 +201,26 @@ def test_a_session_that_ended_long_ago_is_forgotten_everywhere(setting):
     end = SessionClosed("s", 2, SessionEnd(9, "stopped"))
     setting.take(process, opened(log_file="/exports/mine"), end)
     setting.streams.expire(time.monotonic() + 601.0)
-    assert setting.outputs.calls[-1] == Forgotten("s")
-    assert setting.streams.get("s") is None
+    assert setting.outputs.calls[-1] == Forgotten("s-1000")
+    assert setting.streams.get("s-1000") is None
+
+
+def test_who_takes_the_session_id_of_another_first_keeps_nobody_out(setting):
+    raced, owner = setting.process(THIEF), setting.process(USER)
+    setting.take(raced, opened())
+    setting.take(owner, opened(), window(2))
+    assert [call.session.session_id for call in setting.outputs.calls[:2]] == ["s-1001", "s-1000"]
+    assert setting.streams.get("s-1000").last_seq == 2
+    assert setting.streams.get("s-1001").last_seq == 1
+
+
+def test_ended_sessions_make_room_for_new_ones_of_their_owner(setting):
+    process = setting.process(USER)
+    for number in range(int(LIMITS[Resource.SESSIONS].amount) + 3):
+        setting.take(process, SessionOpened(f"s{number}", 1, {}, 1))
+        setting.take(process, SessionClosed(f"s{number}", 2, SessionEnd(9, "stopped")))
+    forgotten = [call for call in setting.outputs.calls if isinstance(call, Forgotten)]
+    assert len(forgotten) == 3
 
 
 def test_an_export_that_cannot_be_made_leaves_the_session_to_other_outputs(setting):

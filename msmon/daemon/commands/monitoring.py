@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Union
 
-from msmon.bus.messages import Answer, MonitorRequest
+from msmon.bus.messages import MonitorRequest
 from msmon.bus.rows import AnswerRow
 from msmon.bus.words import MonitorAction
 from msmon.daemon.access.approvals import Approvals
@@ -153,14 +153,14 @@ class Monitoring(Commands[MonitorRequest]):
             ok=answer.ok,
             text=answer.text,
             next_step=answer.next_step,
-            session_id=answer.session_id,
+            session_id=self._streams.id_of(process, answer.session_id),
         )
-        if not answer.ok or not answer.session_id:
+        if not answer.ok or not row.session_id:
             return row
         if action == MonitorAction.START:
             return await self._with_outputs(row, process, order.deadline_s)
         if action == MonitorAction.STOP:
-            return await self._with_files(row, answer, order.deadline_s)
+            return await self._with_files(row, order.deadline_s)
         return row
 
     async def _approve_export(self, process: Process, log_file: str) -> None:
@@ -187,11 +187,10 @@ class Monitoring(Commands[MonitorRequest]):
             return dataclasses.replace(row, ok=False, text=text, next_step=opened.next_step)
         return dataclasses.replace(row, files=list(opened))
 
-    async def _with_files(self, row: AnswerRow, answer: Answer, deadline_s: float) -> AnswerRow:
+    async def _with_files(self, row: AnswerRow, deadline_s: float) -> AnswerRow:
         """Add which files an ended session has written, once they are complete."""
         remaining_s = max(0.0, deadline_s - time.monotonic())
-        complete = await self._streams.written(answer.session_id, remaining_s)
-        text = answer.text if complete else f"{answer.text}; its outputs are still being written"
-        return dataclasses.replace(
-            row, text=text, files=list(self._outputs.files(answer.session_id))
-        )
+        session_id = row.session_id or ""
+        complete = await self._streams.written(session_id, remaining_s)
+        text = row.text if complete else f"{row.text}; its outputs are still being written"
+        return dataclasses.replace(row, text=text, files=list(self._outputs.files(session_id)))
