@@ -105,7 +105,7 @@ class Victim:
             export_type="DB",
         )
         assert reply.outcome == "ok", reply
-        self.session_id = self.job.rows()[self.rank.pid]["session_id"]
+        self.session_id = reply.rows[0].session_id
         try:
             yield
             self.check_answers()
@@ -121,9 +121,9 @@ class Victim:
         """The victim's row is there, and is answered in time."""
         start_s = time.monotonic()
         rows = self.job.request(StatusRequest(Selection(pids=[self.rank.pid]))).rows
-        (row,) = [row for row in rows if row["uid"] == VICTIM]
+        (row,) = [row for row in rows if row.uid == VICTIM]
         assert time.monotonic() - start_s < ANSWER_LIMIT_S
-        assert (row["state"], row["uid"]) == ("monitoring", VICTIM)
+        assert (row.state.value, row.uid) == ("monitoring", VICTIM)
 
     def _check_exact(self, database) -> None:
         recorded = Counter(self.rank.recorded())
