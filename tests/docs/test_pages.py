@@ -7,13 +7,17 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from fixtures.pages import ROOT, Page, children, every_page, translated
 
+from msmon.bus.words import Outcome, ProcessState, TraceState, Vocabulary
 from msmon.commands.daemon.command import daemon as daemon_command
 from msmon.commands.main import cli
+from msmon.daemon.access.shares import LIMITS
+from msmon.sessions import DropStage
 from msmon.sinks.catalog import sink_paths
 
 PAIRS = [pytest.param(*pair, id=pair[0].name) for pair in translated()]
@@ -135,6 +139,51 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
     assert documented - read - {"MSMON_DAEMON_"} == set()
 
 
+def test_every_drop_stage_is_documented_and_no_other() -> None:
+    text = Page("docs/outputs.md").text
+    table = text[text.index("## Drops and gaps") : text.index("## convert")]
+    stages = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert stages == [stage.value for stage in DropStage]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [
+        ("| state of a process", "Processes that are gone", ProcessState),
+        ("| state of a trace", "STEP is", TraceState),
+        ("| outcome", "```", Outcome),
+    ],
+)
+def test_every_state_and_outcome_is_documented(
+    begin: str, end: str, words: type[Vocabulary]
+) -> None:
+    text = Page("docs/commands.md").text
+    start = text.index(begin)
+    table = text[start : text.index(end, start)]
+    first_cells = " ".join(re.findall(r"^\|([^|]+)\|", table, re.MULTILINE))
+    documented = set(re.findall(r"`([\w-]+)`", first_cells))
+    computed_by_status = {"stuck"}
+    assert documented - computed_by_status == {word.value for word in words}
+
+
+def test_every_share_is_documented_with_its_size() -> None:
+    text = Page("docs/security.md").text
+    table = text[text.index("## Shares") : text.index("## Audit")]
+    rows = dict(re.findall(r"^\| ([a-z' ]+) \| (.+) \|$", table, re.MULTILINE))
+    del rows["what"]
+    assert list(rows) == [limit.what for limit in LIMITS.values()]
+    for limit in LIMITS.values():
+        rate = limit.refill_per_s
+        number, _, unit = rows[limit.what].partition(" ")
+        said = {
+            "": limit.amount,
+            "MiB": (rate or limit.amount) / 2**20,
+            "per minute": rate * 60,
+            "of its time": {0.5: "half"}.get(rate, rate),
+        }
+        assert number == str(said[unit]).partition(".")[0], limit.what
+
+
 def test_every_sink_is_documented() -> None:
     text = Page("docs/outputs.md").text
     for name in set(sink_paths()) - {"jsonl", "sqlite"}:
@@ -142,24 +191,27 @@ def test_every_sink_is_documented() -> None:
 
 
 def test_the_rooms_are_those_of_the_import_test() -> None:
-    table = re.findall(
-        r"^\| `(\w+)` \| .* \|(.*)\|$", Page("docs/architecture.md").prose, re.MULTILINE
-    )
-    domain = {"errors", "logs", "records", "settings", "sessions"}
+    text = Page("docs/architecture.md").prose
+    rows = re.findall(r"^\| `(\w+)` \| .* \|(.*)\|$", text, re.MULTILINE)
+    (sentence,) = re.findall(r"\*The domain\* is ([^.]+)\.", text)
+    domain = set(re.findall(r"`(\w+)`", sentence))
     documented = {
         room: set(re.findall(r"`(\w+)`", imports)) | (domain if "the domain" in imports else set())
-        for room, imports in table
+        for room, imports in rows
     }
-    assert documented == {room: set(imports) for room, imports in rooms().items()}
+    test = import_test()
+    assert domain == test.DOMAIN
+    assert documented == {
+        room: set(imports) for room, imports in test.ALLOWED_ROOMS.items() if room != "msmon"
+    }
 
 
-def rooms() -> dict[str, set[str]]:
-    """Return room → rooms that it may import, as tests/test_imports.py has them."""
+def import_test() -> Any:
+    """Return the module tests/test_imports.py."""
     spec = importlib.util.spec_from_file_location("rooms", ROOT / "tests" / "test_imports.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["rooms"] = module  # dataclasses look it up
     spec.loader.exec_module(module)
-    allowed: dict[str, set[str]] = module.ALLOWED_ROOMS
-    return {room: imports for room, imports in allowed.items() if room != "msmon"}
+    return module

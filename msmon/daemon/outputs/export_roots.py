@@ -90,12 +90,11 @@ def _make(root: Path, name: str, uid: int) -> None:
                 holding = inner
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=holding)
-            made = os.open(name, _HOLD, dir_fd=holding)
             try:
-                os.fchown(made, uid, _group(uid))
-                os.fchmod(made, DIRECTORY_MODE)
-            finally:
-                os.close(made)
+                _give(name, holding, uid)
+            except OSError:  # else it would stay root's, and be found there for ever
+                os.rmdir(name, dir_fd=holding)
+                raise
     finally:
         os.close(holding)
 
@@ -109,3 +108,13 @@ def _others_may_change(directory: int, is_root: bool) -> bool:
     writable = found.st_mode & 0o022
     sticky = found.st_mode & stat.S_ISVTX and not is_root
     return found.st_uid != 0 or bool(writable and not sticky)
+
+
+def _give(name: str, holding: int, uid: int) -> None:
+    """Give a directory that was made just now to a user. Needs CAP_CHOWN, and no CAP_FOWNER."""
+    made = os.open(name, _HOLD, dir_fd=holding)
+    try:
+        os.fchmod(made, DIRECTORY_MODE)
+        os.fchown(made, uid, _group(uid))
+    finally:
+        os.close(made)
