@@ -1,8 +1,8 @@
 """Records per second from a raw activity buffer to window statistics.
 
-Decode, filter and aggregation (count, total, min, max and histogram per operator)
-of msmon against a plain loop that reads one ctypes structure per record and adds
-to a dict, on the same buffers in the same run, with equal results.
+Measures how msmon decodes, filters and aggregates (count, total, minimum, maximum and histogram
+per operator). The baseline is a loop that reads one ctypes structure per record and adds to a
+dict. Both run on the same buffers in the same run, and must give equal results.
 
     python benchmarks/decode.py
 """
@@ -50,7 +50,7 @@ CTYPES = {
 
 
 class Buffers:
-    """Makes buffers as MSPTI fills them; keeps the strings alive that they point to."""
+    """Makes buffers as MSPTI fills them, and keeps alive the strings that they point to."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(7)
@@ -66,7 +66,7 @@ class Buffers:
 
     def _pointers(self, strings: list, count: int) -> np.ndarray:
         addresses = np.array([ctypes.addressof(item) for item in strings], np.uint64)
-        shares = 1 / np.arange(1, len(strings) + 1)  # a few operators make most of the records
+        shares = 1 / np.arange(1, len(strings) + 1)  # A few operators make most of the records.
         return self._random.choice(addresses, count, p=shares / shares.sum())
 
     def records(self, kind: ActivityKind, count: int) -> np.ndarray:
@@ -85,7 +85,7 @@ class Buffers:
         return records
 
     def _fill_markers(self, records: np.ndarray) -> None:
-        """Ranges on the host, starts and ends in turn."""
+        """Fill a buffer with ranges on the host: start and end in turn."""
         count = len(records)
         records["id"] = self._next_marker + np.arange(count) // 2
         self._next_marker += count
@@ -101,7 +101,7 @@ class Buffers:
         return self.records(ActivityKind.Kernel, count).view(np.uint8)
 
     def mixed(self) -> np.ndarray:
-        """All kinds in runs of 1, 2, … records of mean MIXED_RUN_LENGTH."""
+        """Return a buffer with all kinds, in runs of MIXED_RUN_LENGTH records on average."""
         kinds = list(ActivityKind)
         sizes = {kind: DTYPES[kind].itemsize for kind in kinds}
         total = int(VALID_BYTES / (sum(sizes.values()) / len(kinds)))
@@ -157,7 +157,7 @@ def name_of(kind: ActivityKind, record: ctypes.Structure) -> str:
 
 
 def by_records(buffers: list[np.ndarray], filter_text: str) -> dict:
-    """The same with one ctypes structure per record."""
+    """Do the same as :func:`by_columns` with one ctypes structure per record."""
     structures = {int(kind): (kind, structure_of(kind)) for kind in ActivityKind}
     sizes = {int(kind): DTYPES[kind].itemsize for kind in ActivityKind}
     needles = Filter.parse(filter_text).needles
@@ -205,14 +205,14 @@ def records_in(data: np.ndarray) -> int:
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:
-    """CPU time of this thread, so that other work on the machine counts less."""
+    """Return the CPU time of this thread, which other work on the machine changes little."""
     begin = time.thread_time()
     run()
     return time.thread_time() - begin
 
 
 def compare(data: np.ndarray, filter_text: str) -> tuple[float, float]:
-    """Return (records/s of msmon, records/s of the plain loop), best of alternating runs."""
+    """Return (records/s of msmon, records/s of the plain loop): the best of alternating runs."""
     if by_columns([data], filter_text) != by_records([data], filter_text):
         raise SystemExit("the two decoders disagree")
     window = [data] * BUFFERS_PER_WINDOW

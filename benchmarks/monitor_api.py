@@ -1,6 +1,6 @@
 """Memory and CPU of the Monitor API for two million kernels of the simulated MSPTI.
 
-The same records as one Python object each, in the same process, are the measure.
+The baseline holds the same records as one Python object each, in the same process.
 
     python benchmarks/monitor_api.py
 """
@@ -22,7 +22,7 @@ TIMEOUT_S = 120.0
 
 
 def resident_mb() -> float:
-    """Resident memory of this process in MB."""
+    """Return the resident memory of this process in MB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -30,7 +30,7 @@ def resident_mb() -> float:
 
 
 def main() -> None:
-    """Collect, then turn a part into objects; print what each took."""
+    """Collect records, make objects of a part of them, and print the memory of both."""
     os.environ.setdefault("MSMON_SIMULATE", "rate=800000")
     before_mb, before_cpu_s = resident_mb(), time.process_time()
     deadline_s = time.monotonic() + TIMEOUT_S

@@ -2,13 +2,13 @@
 
 Uses the C library double of the tests, so it needs a C compiler named cc. Measures:
 
-- CPU seconds of the collector's thread per million records, with statistics for every
-  operator, without and with a filter, against a loop that reads one ctypes structure
-  per record (which does less: it only sums);
-- how much slower a Python loop that never releases the GIL runs while the agent takes
-  100,000 records per second, agent on and off in turns, same records in both;
-- CPU time of an agent without work and without a daemon, and the cost of one step();
-- how far resident memory grows at 1,000,000 records per second, and whether it comes back.
+- CPU seconds of the collector's thread per million records, with statistics for every operator,
+  without and with a filter. The baseline is a loop that reads one ctypes structure per record
+  and only sums durations;
+- how much slower a Python loop that never releases the GIL runs while the agent collects
+  100,000 records per second. The agent is on and off in turns, with the same records;
+- CPU time of an agent that has no work and no daemon, and the time of one step();
+- how much resident memory grows at 1,000,000 records per second, and whether it shrinks again.
 
     python benchmarks/overhead.py
 """
@@ -60,7 +60,7 @@ STEPS = 1_000_000
 
 
 class Recording:
-    """The double's native threads."""
+    """Native threads of the C library double, which record kernels."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -79,7 +79,7 @@ class Recording:
         self._library.double_stop_recording()
 
     def filled(self, count: int) -> ctypes.Array[ctypes.c_uint8]:
-        """Return memory that holds so many kernel records."""
+        """Return a buffer with ``count`` kernel records."""
         kinds = (ctypes.c_uint32 * 1)(ActivityKind.Kernel)
         data = (ctypes.c_uint8 * (count * 56))()
         self._library.double_fill.restype = ctypes.c_size_t
@@ -90,7 +90,7 @@ class Recording:
 
 
 class Agent:
-    """The collector as in a job, commanded directly and without a daemon."""
+    """The collector as in a job. The benchmark commands it directly, without a daemon."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}
@@ -101,7 +101,7 @@ class Agent:
             AgentLog(None),
             lambda: None,
             self._answer,
-            SimpleNamespace(holder="", cancel=None),  # no trace is asked for here
+            SimpleNamespace(holder="", cancel=None),
             MonitorPause(lambda: None),
         )
         self.collector.start()
@@ -166,7 +166,7 @@ def cpu_per_million_by_record(recording: Recording, count: int = 200_000) -> flo
 
 
 def loop_speed(seconds: float) -> float:
-    """Return rounds per second of a loop that never lets go of the GIL by itself."""
+    """Return rounds per second of a loop that never releases the GIL by itself."""
     rounds = 0
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -178,9 +178,10 @@ def loop_speed(seconds: float) -> float:
 
 
 def slow_down(agent: Agent, recording: Recording) -> tuple[float, float]:
-    """Return (on / off, noise): ratios of the loop's speed, medians over neighbouring turns.
+    """Return (ratio, noise), both medians over neighbouring turns.
 
-    The noise is the same ratio between turns that are both without the agent.
+    ``ratio`` is the speed of the loop with the agent divided by its speed without. ``noise`` is
+    the same ratio between two turns without the agent, so a perfect measurement gives 1.
     """
     with_agent, without = [], []
     recording.start(LOOP_RATE)
@@ -226,7 +227,7 @@ def memory_growth(agent: Agent, recording: Recording) -> tuple[float, float, flo
 
 
 def idle_share() -> float:
-    """Return the share of one core that the whole process uses while the agent idles."""
+    """Return the share of one core that the whole process uses while the agent has no work."""
     msmon.init()
     time.sleep(2.0)
     before_s, start_s = time.process_time(), time.monotonic()

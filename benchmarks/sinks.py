@@ -1,8 +1,8 @@
-"""Kernels per second into the file outputs.
+"""Kernels per CPU second into JSONL and SQLite files.
 
-msmon's sinks against plain writers that handle one record at a time (``json.dumps`` and a
-write per line; two INSERTs per kernel in one transaction), on the same records in the
-same run. CPU seconds count, since that is what an output takes from the node.
+The baseline are plain writers that handle one record at a time: ``json.dumps`` and a write per
+line, or two INSERTs per kernel in one transaction. Both write the same records in the same run.
+The time is CPU seconds, because that is what an output takes from the node.
 
     python benchmarks/sinks.py [KERNELS]
 """
@@ -36,7 +36,7 @@ BATCH_RECORDS = 8 * 1024 * 1024 * 8 // 10 // DTYPES[ActivityKind.Kernel].itemsiz
 DISTINCT_NAMES = 200
 DEFAULT_KERNELS = 1_000_000
 PLAIN_SHARE = 10
-"""The plain writers get one record of so many: they need not run for minutes."""
+"""The plain writers get only every tenth record, so that they don't run for minutes."""
 
 REPETITIONS = 3
 
@@ -61,7 +61,7 @@ def kernel_batches(count: int) -> list[Batch]:
 
 
 def write_with_sink(sink: Sink, export_type: str, batches: list[Batch], directory: Path) -> None:
-    """Write a whole session, with a commit per batch as an outlet does at full load."""
+    """Write a whole session, with a commit per batch, as an output does under full load."""
     fields = {
         "kinds": "Kernel",
         "log_file": str(directory),
@@ -80,7 +80,7 @@ def write_with_sink(sink: Sink, export_type: str, batches: list[Batch], director
 
 
 def write_plain_lines(batches: list[Batch], directory: Path) -> None:
-    """One dict, one ``json.dumps`` and one write per record."""
+    """Make one dict, one ``json.dumps`` and one write per record."""
     with open(directory / "plain.jsonl", "w", encoding="utf-8") as file:
         for batch in batches:
             for row in batch.records:
@@ -98,7 +98,7 @@ def write_plain_lines(batches: list[Batch], directory: Path) -> None:
 
 
 def write_plain_rows(batches: list[Batch], directory: Path) -> None:
-    """Two INSERTs per record, all in one transaction per batch."""
+    """Make two INSERTs per record, and one transaction per batch."""
     connection = sqlite3.connect(directory / "plain.db", isolation_level=None)
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute(TASK.create_sql)
@@ -125,7 +125,7 @@ def write_plain_rows(batches: list[Batch], directory: Path) -> None:
 
 
 def records_per_cpu_s(write: Callable[[list[Batch], Path], None], batches: list[Batch]) -> float:
-    """Return kernels per CPU second of one run into a directory of its own."""
+    """Return the kernels per CPU second of one run into a new directory."""
     with tempfile.TemporaryDirectory() as directory:
         started_s = time.process_time()
         write(batches, Path(directory))
@@ -138,7 +138,7 @@ def compare(
     plain: Callable[[list[Batch], Path], None],
     batches: list[Batch],
 ) -> None:
-    """Run both alternately; print the medians and their ratio."""
+    """Run both in turns, and print the medians and their ratio."""
     few = batches[: max(1, len(batches) // PLAIN_SHARE)]
     ours, plains = [], []
     for _ in range(REPETITIONS):
@@ -149,7 +149,7 @@ def compare(
 
 
 def main() -> None:
-    """Compare both file outputs."""
+    """Compare both file formats with their plain writers."""
     batches = kernel_batches(int(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_KERNELS)
     compare(
         "jsonl",

@@ -1,9 +1,11 @@
-"""What a training step pays: msmon.step() with no trace, and the hook after an optimizer.
+"""Time that msmon adds to a training step: ``msmon.step()``, or the hook after an optimizer.
+
+No trace is running.
 
     python benchmarks/step.py
 
-Compares with a Python function that only counts. Ends with RATIO lines, bigger is better:
-the time of that function over the time of ours.
+The baseline is a Python function that only counts. Ends with RATIO lines, bigger is better: the
+time of that function divided by the time of msmon's.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ ROUNDS = 7
 
 
 class Counter:
-    """What a job would write itself."""
+    """The baseline: what a job could write itself."""
 
     count = 0
 
 
 def count() -> None:
-    """Add one, as simply as it can be done in Python."""
+    """Add one."""
     Counter.count += 1
 
 
 class Optimizer:
-    """Stands for PyTorch's."""
+    """Stands for an optimizer of PyTorch."""
 
 
 def nanoseconds(function: object) -> float:
-    """Return the best mean time of a call in ns."""
+    """Return the time of a call in ns: the smallest mean of several rounds."""
     timer = timeit.Timer("function()", globals={"function": function})
     return min(timer.repeat(ROUNDS, CALLS)) / CALLS * 1e9
 

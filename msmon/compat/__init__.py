@@ -1,6 +1,6 @@
-"""Names that other products' users type, in front of msmon's own rooms.
+"""Interfaces of other products, implemented by msmon, so that their users need no changes.
 
-``dyno`` is msMonitor's command line, ``frameworks`` what torch_npu and MindSpore import,
-``mspti`` the classes of the ``mspti`` package, ``toplevel`` the packages under the names they
-look for. No other room depends on this one, so that it can go when nobody needs it.
+``dyno`` is msMonitor's command line, ``frameworks`` is what torch_npu and MindSpore import,
+``mspti`` has the classes of the ``mspti`` package, and ``toplevel`` has the packages whose names
+the frameworks look for. No other room imports this one, so it can be removed.
 """

@@ -32,7 +32,8 @@ class Option:
     help: str
     parse: Callable[[Any], Any]
     default: Any = None
-    peer_key: str = ""
+    msmonitor_key: str = ""
+    """Its key in the texts of msMonitor; "" if msMonitor has no such option."""
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
@@ -142,7 +143,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "--kind",
         "Activity kinds to collect, a comma list (default: those the filter names, else Marker).",
         _kind_list,
-        peer_key="MSPTI_ACTIVITY_KIND",
+        msmonitor_key="MSPTI_ACTIVITY_KIND",
         updatable=True,
         metavar="KIND[,KIND...]",
     ),
@@ -153,7 +154,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         '"Kernel:MatMul,Softmax;Communication:allReduce". Empty keeps all.',
         _filter_text,
         default="",
-        peer_key="NPU_MONITOR_FILTER",
+        msmonitor_key="NPU_MONITOR_FILTER",
         updatable=True,
         metavar="KIND:TEXT[,TEXT...][;KIND:...]",
     ),
@@ -163,7 +164,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "Seconds covered by one window of statistics.",
         real_number,
         default=60.0,
-        peer_key="REPORT_INTERVAL_S",
+        msmonitor_key="REPORT_INTERVAL_S",
         minimum=0.1,
         maximum=MAX_U32,
         updatable=True,
@@ -175,7 +176,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "Stop by itself after this many seconds (fractions allowed; 0: run until stopped).",
         real_number,
         default=0.0,
-        peer_key="DURATION",
+        msmonitor_key="DURATION",
         minimum=0.0,
         maximum=MAX_U32,
         metavar="SECONDS",
@@ -186,7 +187,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "Directory for exported records; without it only statistics are kept.",
         text_up_to(4096),
         default="",
-        peer_key="NPU_MONITOR_LOG_FILE",
+        msmonitor_key="NPU_MONITOR_LOG_FILE",
         metavar="DIRECTORY",
     ),
     Option(
@@ -195,7 +196,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "File format of exported records.",
         _export_type,
         default="DB",
-        peer_key="NPU_MONITOR_EXPORT_TYPE",
+        msmonitor_key="NPU_MONITOR_EXPORT_TYPE",
         choices=("DB", "Jsonl"),
     ),
     Option(
@@ -204,7 +205,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "Lines per JSONL file.",
         whole_number,
         default=10_000,
-        peer_key="JSONL_ROTATE_LOG_LINES",
+        msmonitor_key="JSONL_ROTATE_LOG_LINES",
         minimum=100,
         maximum=500_000,
         metavar="LINES",
@@ -215,7 +216,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         "JSONL files kept per process: 2 or more, or -1 for all.",
         _files_to_keep,
         default=-1,
-        peer_key="JSONL_ROTATE_LOG_FILES",
+        msmonitor_key="JSONL_ROTATE_LOG_FILES",
         minimum=-1,
         maximum=MAX_U32,
         metavar="FILES",

@@ -61,7 +61,7 @@ def parse_ranks(value: Any) -> list[int]:
 def _switch(name: str, help_text: str) -> Option:
     flag_name = "--" + name.replace("_", "-")
     return Option(
-        name, flag_name, help_text, flag, default=False, peer_key=f"PROFILE_{name.upper()}"
+        name, flag_name, help_text, flag, default=False, msmonitor_key=f"PROFILE_{name.upper()}"
     )
 
 
@@ -72,7 +72,7 @@ def _domains(direction: str, help_text: str) -> Option:
         help_text,
         text_up_to(1024),
         default="",
-        peer_key=f"PROFILE_MSTX_DOMAIN_{direction.upper()}",
+        msmonitor_key=f"PROFILE_MSTX_DOMAIN_{direction.upper()}",
         metavar="DOMAIN[,DOMAIN...]",
     )
 
@@ -84,7 +84,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Training steps to trace.",
         whole_number,
         default=0,
-        peer_key="ACTIVITIES_ITERATIONS",
+        msmonitor_key="ACTIVITIES_ITERATIONS",
         minimum=0,
         maximum=MAX_STEP,
         metavar="STEPS",
@@ -95,7 +95,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "First step to trace; -1: as soon as possible, the same step on every rank.",
         whole_number,
         default=NEXT_STEP,
-        peer_key="PROFILE_START_STEP",
+        msmonitor_key="PROFILE_START_STEP",
         minimum=NEXT_STEP,
         maximum=MAX_STEP,
         metavar="STEP",
@@ -106,7 +106,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Steps run under the profiler and thrown away before the first traced one.",
         whole_number,
         default=0,
-        peer_key="WARMUP_ITERATIONS",
+        msmonitor_key="WARMUP_ITERATIONS",
         minimum=0,
         maximum=MAX_U32,
         metavar="STEPS",
@@ -117,7 +117,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Do not start before this moment (Unix time in ms; 0: at once).",
         whole_number,
         default=0,
-        peer_key="PROFILE_START_TIME",
+        msmonitor_key="PROFILE_START_TIME",
         minimum=0,
         maximum=MAX_STEP,
         metavar="MS",
@@ -128,7 +128,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Trace for this many ms instead of a number of steps.",
         whole_number,
         default=0,
-        peer_key="ACTIVITIES_DURATION_MSECS",
+        msmonitor_key="ACTIVITIES_DURATION_MSECS",
         minimum=0,
         maximum=MAX_U32,
         metavar="MS",
@@ -139,7 +139,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Directory for the traces.",
         text_up_to(4096),
         default="",
-        peer_key="ACTIVITIES_LOG_FILE",
+        msmonitor_key="ACTIVITIES_LOG_FILE",
         metavar="DIRECTORY",
     ),
     _switch("record_shapes", "Record input shapes and types of operators."),
@@ -153,7 +153,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "What to collect.",
         text_up_to(64),
         default="CPU,NPU",
-        peer_key="PROFILE_ACTIVITIES",
+        msmonitor_key="PROFILE_ACTIVITIES",
         choices=ACTIVITIES,
     ),
     Option(
@@ -162,7 +162,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Depth of device data.",
         text_up_to(64),
         default="Level0",
-        peer_key="PROFILE_PROFILER_LEVEL",
+        msmonitor_key="PROFILE_PROFILER_LEVEL",
         choices=PROFILER_LEVELS,
     ),
     Option(
@@ -171,7 +171,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "AI Core counters.",
         text_up_to(64),
         default="AiCoreNone",
-        peer_key="PROFILE_AIC_METRICS",
+        msmonitor_key="PROFILE_AIC_METRICS",
         choices=AIC_METRICS,
     ),
     _switch("analyse", "Parse the data after collection."),
@@ -187,7 +187,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Record garbage collections longer than this (ms; 0: all, -1: off).",
         real_number,
         default=-1.0,
-        peer_key="PROFILE_GC_DETECT_THRESHOLD",
+        msmonitor_key="PROFILE_GC_DETECT_THRESHOLD",
         minimum=-1.0,
         maximum=MAX_U32,
         metavar="MS",
@@ -198,7 +198,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Delete intermediate data after parsing (true or false).",
         lambda value: str(value).lower(),
         default="true",
-        peer_key="PROFILE_DATA_SIMPLIFICATION",
+        msmonitor_key="PROFILE_DATA_SIMPLIFICATION",
         choices=("true", "false"),
     ),
     Option(
@@ -207,7 +207,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         "Format of parsed data.",
         lambda value: {"text": "Text", "db": "Db"}.get(str(value).lower(), value),
         default="Text",
-        peer_key="PROFILE_EXPORT_TYPE",
+        msmonitor_key="PROFILE_EXPORT_TYPE",
         choices=("Text", "Db"),
     ),
     Option(
@@ -216,7 +216,7 @@ TRACE_OPTIONS: tuple[Option, ...] = (
         f"Host system data, a comma list of {', '.join(HOST_SYSTEMS)}.",
         _list_of(HOST_SYSTEMS),
         default="",
-        peer_key="PROFILE_HOST_SYS",
+        msmonitor_key="PROFILE_HOST_SYS",
         metavar="SYSTEM[,SYSTEM...]",
     ),
     _switch("sys_io", "Record NIC and RoCE data."),

@@ -94,7 +94,7 @@ def shown_trace_text(fields: Mapping[str, Any], ranks: Sequence[int]) -> str:
 def _line(option: Option, fields: Mapping[str, Any]) -> str:
     default = "" if option.name in EMPTY_BY_DEFAULT else option.default
     default = "Marker" if option.name == "kinds" else default
-    return f"{option.peer_key}={_text(fields.get(option.name, default))}"
+    return f"{option.msmonitor_key}={_text(fields.get(option.name, default))}"
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What torch_npu and MindSpore call.
+"""The objects that torch_npu, MindSpore and users import from ``IPCMonitor`` and ``msmonitor``.
 
-``PyDynamicMonitorProxy`` and ``Monitor`` of the packages ``IPCMonitor`` and ``msmonitor``.
+The frameworks call ``PyDynamicMonitorProxy``, users call ``Monitor``.
 """

@@ -1,8 +1,8 @@
 """What ``init_dyno`` and ``poll_dyno`` do in the helper process of a framework.
 
-The helper registers as a *carrier* of its rank: the daemon sends it commands for ranks that
-have no agent, and it hands them to the framework, which passes them on through shared
-memory. A carrier never touches MSPTI.
+The helper registers with the daemon as a *carrier* of its rank. The daemon sends it the commands
+for ranks that have no agent. The helper gives them to the framework, which passes them to the
+ranks through shared memory. A carrier never calls MSPTI.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from msmon.errors import MsmonError, UsageError
 from msmon.sessions import ProcessInfo
 
 POLL_LIMIT_S = 0.5
-"""``poll_dyno`` waits so long for a command: MindSpore asks again at once, and the job's exit
-waits for the helper without a limit."""
+"""How long ``poll_dyno`` waits for a command. MindSpore asks again at once, so a short wait would
+cost CPU. The job waits for the helper when it ends, so a long wait would delay it."""
 
 APART_S = 2.1
-"""Time between two texts. The frameworks stamp them with whole seconds, and forget one that
-comes within the second of another or of their own start."""
+"""Time between two texts, and before the first one. The frameworks mark a text with its time in
+whole seconds, and ignore one that has the same second as the text before or as their start."""
 
 FLUSH_LIMIT_S = 0.3
 
@@ -41,7 +41,11 @@ NO_AGENT = "no agent in this rank: its framework passes commands on at one of it
 
 
 class Carrier:
-    """The connection of one helper process."""
+    """The connection of one helper process to the daemon.
+
+    The thread of the link puts commands into the queue; the helper's own thread, which calls
+    :meth:`poll`, takes them out.
+    """
 
     def __init__(self, rank: int) -> None:
         self.pid = os.getpid()
@@ -63,7 +67,7 @@ class Carrier:
         self._link.start()
 
     def poll(self) -> str:
-        """Return the text of the next command, "" where none comes in half a second."""
+        """Return the text of the next command, or "" if none comes within POLL_LIMIT_S."""
         wait_s = self._next_text_s - time.monotonic()
         if wait_s > 0:
             time.sleep(min(wait_s, POLL_LIMIT_S))
@@ -76,7 +80,7 @@ class Carrier:
         return _text(command, self._identity.launch)
 
     def leave(self) -> None:
-        """Say goodbye, within a second."""
+        """Tell the daemon that the helper ends. Takes less than a second."""
         self._link.shut_down(FLUSH_LIMIT_S)
         self._link.join(2 * FLUSH_LIMIT_S)
 
@@ -87,7 +91,7 @@ class Carrier:
 
     def _status(self) -> Status:
         if os.getppid() != self._parent:
-            self._link.shut_down(FLUSH_LIMIT_S)  # the rank has died; nobody reads any more
+            self._link.shut_down(FLUSH_LIMIT_S)  # The rank has ended: nobody reads the texts.
         return Status("carrier", problem=NO_AGENT)
 
     def _accept(self, command: PendingCommand) -> None:
@@ -105,7 +109,7 @@ class Carrier:
 
 
 def _accepted(command: PendingCommand) -> str:
-    """Return what becomes of a command, as far as can be told before the framework acts."""
+    """Return the text of an answer, which is sent before the framework carries the command out."""
     text = "accepted; the framework hands it to its ranks at one of their next steps"
     if not command.ranks or not command.action.startswith("trace."):
         return text
@@ -116,7 +120,10 @@ def _accepted(command: PendingCommand) -> str:
 
 
 def _text(command: PendingCommand, launch: str) -> str:
-    """Return the text for the framework. Raises UsageError for what it can't carry."""
+    """Return a command as text for the framework.
+
+    Raises UsageError for a command that a framework can't pass on.
+    """
     area, _, action = command.action.partition(".")
     meant = tuple(command.ranks)
     makers: dict[str, Callable[[], str]] = {
@@ -134,7 +141,10 @@ def _text(command: PendingCommand, launch: str) -> str:
 
 
 def _identity_of(parent: int, rank: int) -> ProcessInfo:
-    """Return who the helper's rank is; environment and container are the same for both."""
+    """Return the identity of the helper's rank, which is its parent process.
+
+    Environment and container are those of this process, because the helper was forked.
+    """
     own = process.current_process()
     return dataclasses.replace(
         own,

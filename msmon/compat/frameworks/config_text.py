@@ -1,10 +1,9 @@
-"""Commands as the text that travels through a framework: lines of KEY=VALUE.
+"""Commands as text that a framework passes to its ranks: lines of KEY=VALUE.
 
-torch_npu and MindSpore split at newlines and ``=``, drop what has not exactly two parts,
-strip both, and hand the rest to every rank of a host through shared memory. Keys are
-msMonitor's, from the option tables; values are percent-encoded where that parser would
-damage them. Our own keys must not contain PROFILE or ACTIVITIES: MindSpore shortens
-such keys and lower-cases them (``dynamic_profiler_utils.py``).
+torch_npu and MindSpore split the text into lines and each line at "=". They drop lines that
+don't have exactly two parts, and strip blanks. Therefore values are percent-encoded here.
+Keys are those of msMonitor, from the option tables. msmon's own keys must not contain PROFILE
+or ACTIVITIES, because MindSpore changes such keys (``dynamic_profiler_utils.py``).
 """
 
 from __future__ import annotations
@@ -19,37 +18,41 @@ from msmon.settings.options import MONITOR_OPTIONS, Option, check_fields
 from msmon.settings.trace_options import TRACE_OPTIONS
 
 START_KEY, STOP_KEY = "NPU_MONITOR_START", "NPU_MONITOR_STOP"
-"""The frameworks take a text for npu-monitor if it has the first one, whatever its value."""
+"""A text with START_KEY is a command of npu-monitor to the frameworks, whatever its value."""
 
 REQUEST_KEY = "MSMON_REQUEST_ID"
-"""Also says that the text is ours: values are encoded, and absent keys were not mentioned."""
+"""Only msmon's texts have this key. In them values are encoded, and an absent key means that the
+command doesn't change that option."""
 LAUNCH_KEY = "MSMON_LAUNCH"
 RANKS_KEY = "MSMON_RANKS"
 
 _SAFE = "!\"#$&'()*+,/:;<>?@[\\]^`{|}~"
-"""What percent-encoding may leave alone beside letters and digits: not ``=``, ``%`` and blanks."""
+"""Characters that need no encoding, beside letters and digits. "=", "%" and blanks need it."""
 
 
 @dataclass(frozen=True)
 class FrameworkCommand:
-    """A command as a rank receives it through its framework."""
+    """A command of npu-monitor as a rank receives it through its framework."""
 
     action: str
-    """"start", "update", "stop", or "apply": start, or update where monitoring runs."""
+    """"start", "update", "stop", or "apply": update if monitoring runs, else start."""
     fields: dict[str, Any] = field(default_factory=dict)
     request_id: str = ""
     launch: str = ""
     ranks: tuple[int, ...] = ()
 
     def is_for(self, rank: int, launch: str) -> bool:
-        """Whether this rank of this launch is meant; what the text leaves open, it is."""
+        """Return whether the command is for this rank of this launch.
+
+        A text without ranks is for all ranks; one without a launch is for every launch.
+        """
         return (not self.ranks or rank in self.ranks) and (
             not self.launch or not launch or self.launch == launch
         )
 
 
 def monitor_text(command: FrameworkCommand) -> str:
-    """Return the text of an npu-monitor command; only what its fields mention is in it."""
+    """Return the text of an npu-monitor command. Options that it doesn't change are absent."""
     lines = [
         f"{START_KEY}={_bool(command.action == 'start')}",
         f"{STOP_KEY}={_bool(command.action == 'stop')}",
@@ -64,9 +67,9 @@ def monitor_text(command: FrameworkCommand) -> str:
 
 
 def monitor_command(config: Mapping[str, str]) -> FrameworkCommand:
-    """Read what a framework hands over; also a text that msMonitor's daemon has made.
+    """Return the command in a parsed text, which msmon or msMonitor's daemon has made.
 
-    Raises UsageError for a value that its option does not allow.
+    Raises UsageError for a value that its option doesn't allow.
     """
     ours = REQUEST_KEY in config
     fields = {}
@@ -85,9 +88,9 @@ def monitor_command(config: Mapping[str, str]) -> FrameworkCommand:
 
 
 def trace_text(fields: Mapping[str, Any], ranks: tuple[int, ...] = ()) -> str:
-    """Return the text of a trace that the framework itself is to take.
+    """Return the text that makes the framework itself take a trace.
 
-    Raises UsageError for a value that its parser would damage: it knows no encoding.
+    Its parser knows no encoding. Raises UsageError for a value that it would change.
     """
     lines = ["PROFILE_START_ITERATION=0"]
     for option in TRACE_OPTIONS:
@@ -97,7 +100,7 @@ def trace_text(fields: Mapping[str, Any], ranks: tuple[int, ...] = ()) -> str:
                 f"{option.flag}: {text!r} can't pass through the framework",
                 "choose one without '=', line breaks and blanks at its ends",
             )
-        lines.append(f"{option.peer_key}={text}")
+        lines.append(f"{option.msmonitor_key}={text}")
     lines.append(f"PROFILE_IS_RANK={_bool(bool(ranks))}")
     lines.append(f"PROFILE_RANK_LIST={','.join(map(str, ranks)) or 'None'}")
     return "\n".join(lines) + "\n"
@@ -116,11 +119,11 @@ def _action(config: Mapping[str, str], ours: bool) -> str:
 
 
 def _key(option: Option) -> str:
-    return option.peer_key or f"MSMON_{option.name.upper()}"
+    return option.msmonitor_key or f"MSMON_{option.name.upper()}"
 
 
 def _mentioned(option: Option, text: str) -> bool:
-    """Whether msMonitor's text, which always has every key, says anything about an option."""
+    """Return whether the value sets an option. msMonitor's texts always have all keys."""
     return text != "" and not (option.name == "report_interval_s" and float(text) == 0)
 
 

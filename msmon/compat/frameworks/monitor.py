@@ -1,4 +1,4 @@
-"""``Monitor`` under msMonitor's names: it prints and returns None where ours raises."""
+"""``Monitor`` as msMonitor has it: it prints errors and returns, where msmon's own raises."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from msmon.records.kinds import ActivityKind
 
 
 class SingletonMonitor:
-    """The object behind the name ``Monitor``; calling it gives itself.
+    """The object behind the name ``Monitor``.
 
-    Scripts write ``monitor = Monitor()`` and then use start, stop, get_result and save.
+    Scripts write ``monitor = Monitor()`` and expect the one instance, so calling the object
+    returns itself.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class SingletonMonitor:
         return self
 
     def start(self, kinds: list[ActivityKind]) -> None:
-        """Begin to collect into memory; earlier data is forgotten."""
+        """Begin to collect into memory. Earlier data is discarded."""
         valid = isinstance(kinds, list) and all(isinstance(kind, ActivityKind) for kind in kinds)
         if not valid or not kinds:
             print("[ERROR] Invalid activity kind list")
@@ -40,11 +41,11 @@ class SingletonMonitor:
             print(f"[WARNING] {name} is not available: {reason}")
 
     def stop(self) -> None:
-        """Stop collecting; data stays."""
+        """Stop collecting, and keep the data."""
         self._monitor.stop()
 
     def get_result(self) -> dict[ActivityKind, ActivityRecords]:
-        """Return what was collected so far, one entry per started kind."""
+        """Return the records collected so far, by kind; {} before the first start."""
         try:
             return self._monitor.get_result()
         except MsmonError:
@@ -52,7 +53,7 @@ class SingletonMonitor:
             return {}
 
     def save(self, file_path: str) -> None:
-        """Write XLSX, a sheet per kind."""
+        """Write an XLSX file with a sheet for each kind. ".xlsx" is appended if it is missing."""
         if not isinstance(file_path, str) or not file_path:
             print("[ERROR] Invalid file path")
             return
@@ -69,4 +70,4 @@ class SingletonMonitor:
 
 
 shared = SingletonMonitor()
-"""The one monitor behind both package names."""
+"""The instance that both packages export."""

@@ -40,7 +40,7 @@ UPDATABLE = frozenset(option.name for option in MONITOR_OPTIONS if option.updata
 
 
 def _never_raises(otherwise: Any) -> Callable[[Method], Method]:
-    """Return a decorator: what the method raises is logged, and ``otherwise`` returned."""
+    """Return a decorator that logs what a method raises, and then returns ``otherwise``."""
 
     def wrap(method: Method) -> Method:
         @functools.wraps(method)
@@ -130,8 +130,8 @@ class DynamicMonitorProxy:
             if state == UNINITIALIZED:
                 carrier.leave()
             return
-        # no agent is started here: the daemon would then send this rank's commands to it, and
-        # the other ranks of the host, which have none, would no longer get theirs
+        # This starts no agent: the daemon would then send commands to this rank's agent instead
+        # of the carrier, and the other ranks of the host, which have no agent, would get none.
         agent = lifecycle.current_agent()
         if agent is not None:
             agent.note_framework_trace(
@@ -148,13 +148,13 @@ class DynamicMonitorProxy:
         lifecycle.shutdown()
 
     def _own_carrier(self) -> Carrier | None:
-        """Return the carrier made in this process, not one that a fork has copied here."""
+        """Return the carrier that this process made; a copy from before a fork is not its own."""
         carrier = self._carrier
         return carrier if carrier is not None and carrier.pid == os.getpid() else None
 
 
 def _number(status: Mapping[str, str], name: str) -> int:
-    """Return a number that the framework reports as text; -1 for what is none that can be sent."""
+    """Return a number that the framework reports as text; -1 if it is no number or too big."""
     try:
         number = int(status[name])
     except (KeyError, ValueError):
@@ -163,4 +163,4 @@ def _number(status: Mapping[str, str], name: str) -> int:
 
 
 shared = DynamicMonitorProxy()
-"""The one proxy behind both package names."""
+"""The instance that both packages export."""

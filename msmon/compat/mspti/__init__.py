@@ -1,1 +1,1 @@
-"""The classes of the ``mspti`` package: a Python callback per activity record."""
+"""The classes of the ``mspti`` package, which call a Python function for each activity record."""

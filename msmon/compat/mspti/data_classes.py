@@ -1,6 +1,7 @@
-"""Data classes of the ``mspti`` package, built from a dict as its C layer delivers them.
+"""The objects that callbacks of the ``mspti`` package get.
 
-The class constants hold the dict keys. Times are ns, numbers default to 0, texts to "".
+Each is made from a dict, as in that package; the class constants are its keys. Times are in ns.
+A missing number is 0, a missing text is "".
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ Data = Mapping[str, Any]
 
 
 class MsptiObjectId:
-    """Where a marker was set: process and thread, or device and stream; the others are -1."""
+    """Where a marker was set: process and thread on the host, or device and stream.
+
+    The two numbers that don't apply are -1.
+    """
 
     PROCESS_ID = "processId"
     THREAD_ID = "threadId"
@@ -34,7 +38,7 @@ class MsptiObjectId:
 
 
 class KernelData:
-    """A kernel."""
+    """One execution of a kernel."""
 
     KIND = "kind"
     START = "start"
@@ -57,7 +61,7 @@ class KernelData:
 
 
 class HcclData:
-    """A collective as the Hccl kind reports it; ``bandwidth`` in GB/s."""
+    """A collective, as the kind Hccl reports it. ``bandwidth`` is in GB/s."""
 
     KIND = "kind"
     START = "start"
@@ -80,7 +84,7 @@ class HcclData:
 
 
 class CommunicationData:
-    """A collective as the Communication kind reports it."""
+    """A collective, as the kind Communication reports it."""
 
     KIND = "kind"
     DATA_TYPE = "dataType"
@@ -132,7 +136,7 @@ class MarkerData:
 
 
 class RangeMarkerData:
-    """A finished range; filled in by the monitor."""
+    """A finished range. ``range_data`` sets the attributes."""
 
     def __init__(self) -> None:
         self.kind = MsptiActivityKind.MSPTI_ACTIVITY_KIND_MARKER

@@ -1,4 +1,4 @@
-"""Enumerations of the ``mspti`` package: members are named as in MSPTI's headers."""
+"""Enumerations of the ``mspti`` package, with the names of MSPTI's headers."""
 
 from __future__ import annotations
 

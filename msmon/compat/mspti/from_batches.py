@@ -1,4 +1,4 @@
-"""From batches to the data objects that ``mspti`` callbacks get."""
+"""Makes the objects that ``mspti`` callbacks get from batches of records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hccl_data(batch: Batch) -> Iterator[HcclData]:
 
 
 def communication_data(batch: Batch) -> Iterator[CommunicationData]:
-    """Yield the communication records of a batch; an unknown data type is INVALID_TYPE."""
+    """Yield the communication records of a batch. An unknown data type is INVALID_TYPE."""
     for data in _dicts(batch):
         if data["dataType"] not in _DATA_TYPES:
             data["dataType"] = CommunicationDataType.INVALID_TYPE.value
@@ -41,7 +41,7 @@ def communication_data(batch: Batch) -> Iterator[CommunicationData]:
 
 
 def mark_data(batch: Batch) -> Iterator[MarkerData]:
-    """Yield the instantaneous records of a batch of markers, host and device ones."""
+    """Yield the instantaneous markers of a batch, those of host and device."""
     marks = MarkerFlag.INSTANTANEOUS | MarkerFlag.INSTANTANEOUS_WITH_DEVICE
     for data in _dicts(batch.select((batch.records["flag"] & marks) != 0)):
         data["objectId"] = _object_id(
@@ -51,7 +51,7 @@ def mark_data(batch: Batch) -> Iterator[MarkerData]:
 
 
 def range_data(markers: MarkerEvents) -> Iterator[RangeMarkerData]:
-    """Yield the finished ranges, host and device ones."""
+    """Yield the finished ranges, those of host and device."""
     columns = markers.to_numpy()
     rows = zip(*(columns[field].tolist() for field in columns))
     for row in (dict(zip(columns, values)) for values in rows):
@@ -83,7 +83,10 @@ def _dicts(batch: Batch) -> Iterator[dict[str, Any]]:
 
 
 def _key(kind: ActivityKind, field: str) -> str:
-    """Return the key of a field in the package's dicts: that of JSON lines, times without unit."""
+    """Return the key of a field in the dicts of the package.
+
+    It is the key of the JSON lines without the unit of times: "start" for "startNs".
+    """
     key = LAYOUTS[kind][field].json_key if field in LAYOUTS[kind] else field
     return key[:-2] if key.endswith("Ns") else key or field
 

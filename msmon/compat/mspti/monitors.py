@@ -1,8 +1,8 @@
-"""Monitors of the ``mspti`` package: a Python callback per record.
+"""The monitors of the ``mspti`` package, which call a Python function for each record.
 
-Callbacks run one at a time on a thread of ours, never inside MSPTI. As in the
-package, methods return :class:`MsptiResult` instead of raising. Unlike it, each monitor
-keeps its own callback, a failed start leaves nothing behind, and nothing grows for ever.
+Callbacks run one after the other on msmon's recording thread, never inside MSPTI. Methods return
+an :class:`MsptiResult` instead of raising, as in that package. Three things differ from it: two
+monitors of one kind have two callbacks, a start that fails can be repeated, and memory is bounded.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ _subscription = Subscription()
 
 
 class BaseMonitor:
-    """What all monitors share; its class methods act on the one common subscription."""
+    """Base of all monitors. Its class methods act on the subscription that all share."""
 
     KIND: ActivityKind
     NAME = ""
 
     @classmethod
     def start_monitor(cls) -> MsptiResult:
-        """Subscribe, or count one more user of the subscription."""
+        """Count one user more of the subscription. The first one subscribes."""
         return _subscription.open()
 
     @classmethod
     def stop_monitor(cls) -> MsptiResult:
-        """Count one user less; the last one unsubscribes."""
+        """Count one user less. The last one unsubscribes."""
         return _subscription.close()
 
     @classmethod
     def flush_all(cls) -> MsptiResult:
-        """Deliver everything recorded so far; callbacks have run when this returns."""
+        """Deliver everything recorded so far. Returns after the callbacks have run."""
         return _subscription.flush()
 
     @classmethod
     def flush_period(cls, time_ms: int) -> MsptiResult:
-        """Deliver every ``time_ms`` (0: as by default). Raises TypeError for a non-integer."""
+        """Deliver every ``time_ms``; 0 means the default. Raises TypeError if it is no int."""
         if not isinstance(time_ms, int):
             raise TypeError(f"time_ms must be an int, not {type(time_ms).__name__}")
         if not 0 <= time_ms <= MAX_PERIOD_MS:
@@ -77,7 +77,7 @@ class BaseMonitor:
 
     @classmethod
     def set_buffer_size(cls, size: int) -> MsptiResult:
-        """Check ``size`` (MiB, 1 to 256). Without effect: buffers come from msmon's arena."""
+        """Check ``size`` (MiB, 1 to 256), without effect: msmon has its own buffers."""
         valid = isinstance(size, int) and not isinstance(size, bool)
         if not valid or not 1 <= size <= MAX_BUFFER_MIB:
             say("ERROR", f"buffer size {size!r} is out of range (1 to {MAX_BUFFER_MIB} MiB)")
@@ -85,7 +85,7 @@ class BaseMonitor:
         return SUCCESS
 
     def stop(self) -> MsptiResult:
-        """Deliver what was recorded, stop this monitor and drop its callbacks."""
+        """Deliver what was recorded so far, and stop this monitor."""
         if not _subscription.holds(self):
             return SUCCESS
         result = _subscription.remove(self)
@@ -124,7 +124,7 @@ class RecordMonitor(BaseMonitor, Generic[Record]):
         self._callback: Callable[[Record], Any] | None = None
 
     def start(self, cb: Callable[[Record], Any]) -> MsptiResult:
-        """Begin to collect; a callback that can't be called is refused."""
+        """Begin to collect. Returns INVALID_PARAMETER if ``cb`` can't be called."""
         if not _is_callback(cb, self.NAME):
             return INVALID_PARAMETER
         self._callback = cb
@@ -144,7 +144,7 @@ class KernelMonitor(RecordMonitor[KernelData]):
 
 
 class HcclMonitor(RecordMonitor[HcclData]):
-    """Calls back for each Hccl record (MSPTI needs libmspti.so in LD_PRELOAD for them)."""
+    """Calls back for each Hccl record. MSPTI has them only with libmspti.so in LD_PRELOAD."""
 
     KIND = ActivityKind.Hccl
     NAME = "hccl"
@@ -164,9 +164,10 @@ def _ignore(data: object) -> None:
 
 
 class MstxMonitor(BaseMonitor):
-    """Calls back for each mark (host and device record) and each finished range.
+    """Calls back for each instantaneous marker and for each finished range.
 
-    Device ranges carry name and domain of the host's range with the same id.
+    Both may come from the host or from a device. A range on a device has the name and the
+    domain of the range on the host with the same id.
     """
 
     KIND = ActivityKind.Marker
@@ -182,7 +183,7 @@ class MstxMonitor(BaseMonitor):
         mark_cb: Callable[[MarkerData], Any] = _ignore,
         range_cb: Callable[[RangeMarkerData], Any] = _ignore,
     ) -> MsptiResult:
-        """Begin to collect markers; a callback that can't be called is refused."""
+        """Begin to collect markers. Returns INVALID_PARAMETER if a callback can't be called."""
         if not (_is_callback(mark_cb, "mark") and _is_callback(range_cb, "range")):
             return INVALID_PARAMETER
         self._mark_cb, self._range_cb = mark_cb, range_cb
@@ -197,11 +198,11 @@ class MstxMonitor(BaseMonitor):
             self._call(self._range_cb, range_data(markers))
 
     def enable_domain(self, name: str) -> int | MsptiResult:
-        """Record markers of a domain; 0 or MSPTI's error code, as the package does."""
+        """Record the markers of a domain. Returns 0 or MSPTI's error code."""
         return _switch_domain(name, on=True)
 
     def disable_domain(self, name: str) -> int | MsptiResult:
-        """Leave markers of a domain out; 0 or MSPTI's error code, as the package does."""
+        """Don't record the markers of a domain. Returns 0 or MSPTI's error code."""
         return _switch_domain(name, on=False)
 
 

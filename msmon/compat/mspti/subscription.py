@@ -1,4 +1,7 @@
-"""The one MSPTI subscription that all ``mspti`` monitors of a process share."""
+"""The MSPTI subscription that all ``mspti`` monitors of a process share.
+
+They must share one, because MSPTI allows a process only one subscriber.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ SUCCESS = MsptiResult.MSPTI_SUCCESS
 
 
 class Listener(Protocol):
-    """A monitor: the kind it wants, and what takes its batches."""
+    """A monitor. ``deliver`` gets every batch of ``KIND``, on the recording thread."""
 
     KIND: ActivityKind
 
@@ -26,14 +29,14 @@ class Listener(Protocol):
 
 
 def say(level: str, text: str) -> None:
-    """Print a message in the package's format; times are UTC."""
+    """Print one line in the format of the ``mspti`` package, with the time in UTC."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     line = text.replace("\n", "; ")
     print(f"{stamp} [{level}] [MSPTI] [{os.getpid()}]: {line}", flush=True)
 
 
 def result_of(action: Callable[[], object]) -> MsptiResult:
-    """Do something and turn its failure into a result code."""
+    """Run an action, and return the result code that stands for its error."""
     try:
         action()
     except MsptiError as error:
@@ -50,7 +53,11 @@ def result_of(action: Callable[[], object]) -> MsptiResult:
 
 
 class Subscription:
-    """The one recording that all monitors share. The lock guards fields, no calls."""
+    """Starts the recording for the first user, stops it after the last.
+
+    Any thread may call it. The lock guards the attributes only; it is not held during calls
+    of MSPTI or of a callback, because those may call this class again.
+    """
 
     def __init__(self) -> None:
         self._recording = Recording("an mspti monitor", self._deliver)
@@ -59,7 +66,7 @@ class Subscription:
         self._monitors: list[Listener] = []
 
     def open(self) -> MsptiResult:
-        """Subscribe, or count one more user."""
+        """Count one user more. The first one subscribes."""
         if not self._recording.active:
             result = result_of(lambda: self._recording.start(frozenset()))
             if result is not SUCCESS:
@@ -72,14 +79,14 @@ class Subscription:
         return SUCCESS
 
     def close(self) -> MsptiResult:
-        """Count one user less; unsubscribe after the last."""
+        """Count one user less. The last one unsubscribes."""
         with self._lock:
             self._users = max(0, self._users - 1)
             last = self._users == 0
         return result_of(self._recording.stop) if last else SUCCESS
 
     def add(self, monitor: Listener) -> MsptiResult:
-        """Enable the monitor's kind and deliver to it from now on."""
+        """Enable the kind of a monitor, and deliver its batches from now on."""
         with self._lock:
             self._monitors.append(monitor)
         kind = monitor.KIND
@@ -89,7 +96,7 @@ class Subscription:
         return result
 
     def remove(self, monitor: Listener) -> MsptiResult:
-        """Deliver what was recorded so far, then end the monitor's part."""
+        """Deliver what was recorded so far, then disable the kind if no other monitor wants it."""
         result = self.flush()
         self._forget(monitor)
         with self._lock:
@@ -100,7 +107,7 @@ class Subscription:
         return result if result is not SUCCESS else change
 
     def holds(self, monitor: Listener) -> bool:
-        """Whether the monitor is being delivered to."""
+        """Return whether the monitor gets batches."""
         with self._lock:
             return monitor in self._monitors and self._recording.active
 
@@ -109,7 +116,7 @@ class Subscription:
         return result_of(self._recording.flush) if self._recording.active else SUCCESS
 
     def set_flush_interval(self, seconds: float) -> None:
-        """Change how often records are delivered."""
+        """Set the time between deliveries."""
         self._recording.flush_interval_s = seconds
 
     def _forget(self, monitor: Listener) -> None:
