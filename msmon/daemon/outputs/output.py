@@ -12,18 +12,14 @@ session stays until :meth:`Output.forget`: that is the one rule of retention.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from msmon.daemon.access.owners import Owner
-from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import (
     BatchDelivery,
     Closing,
@@ -50,11 +46,10 @@ from msmon.daemon.outputs.session import (
     OutputSession,
     skipped,
 )
+from msmon.daemon.outputs.session_queue import QUEUE_BYTES, SessionQueue
 from msmon.errors import MsmonError, SinkError
-from msmon.sessions import Drops, SessionInfo
 from msmon.sinks.base import SessionOutput, Sink
 
-QUEUE_BYTES = 128 << 20
 COMMIT_INTERVAL_S = 0.25
 COMMIT_BYTES = 8 << 20
 GIVE_UP_AFTER_S = 60.0
@@ -75,7 +70,7 @@ CheckDone = Callable[["str | MsmonError"], None]
 _log = logging.getLogger(__name__)
 
 
-class Output:
+class Output(SessionQueue):
     """A sink with queue, thread and sessions. Public methods may be called from any thread.
 
     ``on_safe(session_id)`` is called from the output's thread whenever ``safe_seq`` of the
@@ -95,13 +90,11 @@ class Output:
         queue_bytes: int = QUEUE_BYTES,
         idle_s: float = IDLE_S,
     ) -> None:
-        self.name = sink_class.NAME
-        self.owner = owner
+        unwanted: list[type] = [] if sink_class.WANTS_RECORDS else [BatchDelivery]
+        unwanted += [] if sink_class.WANTS_WINDOWS else [WindowDelivery]
+        super().__init__(sink_class.NAME, owner, tuple(unwanted), queue_bytes)
         self.wants_records = sink_class.WANTS_RECORDS
         self.on_safe: Callable[[str], None] = lambda session_id: None
-        self._unwanted: tuple[type, ...] = () if self.wants_records else (BatchDelivery,)
-        if not sink_class.WANTS_WINDOWS:
-            self._unwanted += (WindowDelivery,)
         self._options = sink_class.options_in_force(options, os.environ)
         self._host: SinkHost
         if sink_class.OWN_PROCESS:
@@ -109,53 +102,14 @@ class Output:
         else:
             self._host = ThreadHost(sink_class(**self._options))
         self._progress = progress or ProgressDirectory(None, self.name)
-        self._shares: Shares | None = None
-        self._queue_bytes = queue_bytes
         self._idle_s = idle_s
-        self._changed = threading.Condition(threading.RLock())
-        self._sessions: dict[str, OutputSession] = {}
-        self._due: list[tuple[float, int, OutputSession]] = []
-        """Sessions to look at, by time; each is here at most once."""
-        self._order = itertools.count()
-        self._errands: deque[Callable[[], None]] = deque()
-        """What else the thread is to do, before everything else."""
-        self._held_bytes = 0
         self._written: dict[str, int] = {}
         self._uncommitted_bytes = 0
         self._commit_at_s: float | None = None
         self._used_at_s = 0.0
-        self._deadline_s: float | None = None
         self._thread: threading.Thread | None = None
 
     # --- from the broker's loop -----------------------------------------------------------
-
-    def count_against(self, shares: Shares) -> None:
-        """Count what is queued and written against its owners' shares, from now on."""
-        self._shares = shares
-
-    def open_session(
-        self, session: SessionInfo, owner: Owner, answer: Callable[[OpenAnswer], None]
-    ) -> None:
-        """Begin a session, or go on with one that was closed; ``answer`` is called once."""
-        with self._changed:
-            known = self._sessions.setdefault(
-                session.session_id, OutputSession(session, owner, None)
-            )
-            known.answer = answer
-            self._schedule(known)
-
-    def put(self, delivery: Delivery) -> None:
-        """Queue a delivery. A batch or window that does not fit is dropped and counted."""
-        with self._changed:
-            session = self._sessions.get(delivery.session_id)
-            if session is None or self._deadline_s is not None:
-                return  # while the daemon ends it is left to the agent, which sends it again
-            if isinstance(delivery, self._unwanted):
-                delivery = skipped(delivery)
-            elif not isinstance(delivery, Closing):
-                delivery = self._fitting(session, delivery)
-            self._hold(session, session.append(delivery))
-            self._schedule(session)
 
     def check(
         self, request: ExportCheck, done: CheckDone, prepare: Callable[[], None] = lambda: None
@@ -172,24 +126,6 @@ class Output:
             done(answer)
 
         self._later(carry_out)
-
-    def safe_seq(self, session_id: str) -> int:
-        """Everything of a session up to here is durable, or given up and counted."""
-        with self._changed:
-            session = self._sessions.get(session_id)
-            return session.safe_seq if session else 0
-
-    def drops(self, session_id: str) -> Drops:
-        """Records of a session dropped in this output so far, per stage."""
-        with self._changed:
-            session = self._sessions.get(session_id)
-            return dict(session.drops) if session else {}
-
-    def files(self, session_id: str) -> tuple[str, ...]:
-        """Absolute paths of the files of a session."""
-        with self._changed:
-            session = self._sessions.get(session_id)
-            return session.files if session else ()
 
     def forget(self, session_id: str) -> None:
         """Release all that is known of a session that was closed; nothing of it comes again."""
@@ -236,60 +172,6 @@ class Output:
         self.begin_close(time.monotonic() + timeout_s)
         self.join()
 
-    def _fitting(self, session: OutputSession, delivery: Delivery) -> Delivery:
-        """Return the delivery, or what stands for it when there is no room; lock held."""
-        limit_bytes, stage = self._queue_bytes, "sink"
-        reason = f"the queue of output {self.name} is full"
-        if session.block is not None and session.size_bytes > self._queue_bytes // 2:
-            limit_bytes, stage = 0, "disk"  # a half for what fails; the others need room too
-            reason = "more than can be kept while the output fails"
-        if self._held_bytes + delivery.size_bytes > limit_bytes:
-            pass
-        elif self._has_share(session, delivery):
-            return delivery
-        else:
-            reason = f"{session.owner.name} has used up its share of the queues"
-        session.count_drop(delivery, stage, reason)
-        if isinstance(delivery, GapDelivery) and delivery.gap.records is not None:
-            session.extend_gap(delivery.gap)
-        return skipped(delivery)
-
-    def _has_share(self, session: OutputSession, delivery: Delivery) -> bool:
-        if self._shares is None:
-            return True
-        queued = self._shares.used(session.owner.name, Resource.QUEUED_BYTES)
-        limit = self._shares.limit(session.owner.name, Resource.QUEUED_BYTES)
-        return queued + delivery.size_bytes <= limit
-
-    def _hold(self, session: OutputSession, size_bytes: int) -> None:
-        """Count bytes that are queued, or with a minus no longer; the lock is held."""
-        self._held_bytes += size_bytes
-        if self._shares is None:
-            return
-        if size_bytes > 0:
-            self._shares.charge(session.owner.name, Resource.QUEUED_BYTES, size_bytes)
-        elif size_bytes < 0:
-            self._shares.give_back(session.owner.name, Resource.QUEUED_BYTES, -size_bytes)
-
-    def _may_write(self, session: OutputSession, delivery: Delivery) -> bool:
-        """Whether the owner's share of the disk holds this much more now."""
-        if self._shares is None or self.owner is None or not isinstance(delivery, BatchDelivery):
-            return True
-        owner, size = session.owner.name, delivery.size_bytes
-        return self._shares.try_take(owner, Resource.DISK_BYTES, size)
-
-    def _later(self, errand: Callable[[], None]) -> None:
-        with self._changed:
-            self._errands.append(errand)
-            self._wake()
-
-    def _schedule(self, session: OutputSession, due_s: float = 0.0) -> None:
-        """Have the thread look at a session; the lock is held."""
-        if not session.scheduled:
-            session.scheduled = True
-            heapq.heappush(self._due, (due_s, next(self._order), session))
-            self._wake()
-
     def _wake(self) -> None:
         if self._thread is None and self._deadline_s is None:
             name = f"output-{self.name}"
@@ -333,13 +215,6 @@ class Output:
     @property
     def _may_rest(self) -> bool:
         return self._host.running and isinstance(self._host, ProcessHost)
-
-    def _next_due(self, now_s: float) -> OutputSession | None:
-        if not self._due or self._due[0][0] > now_s:
-            return None
-        _, _, session = heapq.heappop(self._due)
-        session.scheduled = False
-        return session
 
     def _wait_s(self, now_s: float) -> float | None:
         times = [self._due[0][0]] if self._due else []

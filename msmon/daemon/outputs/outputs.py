@@ -20,7 +20,7 @@ from msmon.daemon.access.owners import Owner, owner_directory
 from msmon.daemon.access.shares import Shares
 from msmon.daemon.outputs.delivery import Delivery, ExportCheck
 from msmon.daemon.outputs.export_roots import ExportRoots
-from msmon.daemon.outputs.output import CheckDone, Output
+from msmon.daemon.outputs.output import IDLE_S, CheckDone, Output
 from msmon.daemon.outputs.progress import ProgressDirectory
 from msmon.daemon.outputs.rights import Limits, warn_of_missing_rights
 from msmon.daemon.outputs.session import OpenAnswer
@@ -45,6 +45,8 @@ class OutputsConfig:
     export_roots: tuple[Path, ...] = ()
     state_directory: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    idle_s: float = IDLE_S
+    """After this time an owner's process without open sessions is ended."""
 
 
 class Outputs:
@@ -185,7 +187,10 @@ class Outputs:
                     directory = owner_directory(state, owner.name)
                 progress = ProgressDirectory(directory, name)
                 limits = self._config.limits
-                output = Output(found, {}, owner=owner, limits=limits, progress=progress)
+                idle_s = self._config.idle_s
+                output = Output(
+                    found, {}, owner=owner, limits=limits, progress=progress, idle_s=idle_s
+                )
                 output.on_safe = self._grown
                 if self._shares is not None:
                     output.count_against(self._shares)

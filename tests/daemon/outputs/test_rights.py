@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,10 +39,10 @@ FORMATS = ["DB", "Jsonl"]
 class Daemon:
     """The outputs of one daemon; ``kill`` ends them as SIGKILL of the daemon would."""
 
-    def __init__(self, root: Path, state: Path) -> None:
+    def __init__(self, root: Path, state: Path, **options: float) -> None:
         self.safe: dict[str, int] = {}
         self._changed = threading.Condition()
-        config = OutputsConfig((), (root,), state)
+        config = OutputsConfig((), (root,), state, **options)
         self.outputs = Outputs(config, self._commit)
 
     def _commit(self, session_id: str, seq: int) -> None:
@@ -88,16 +90,20 @@ def is_output(process: psutil.Process) -> bool:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """An export root of root's, with a directory of alice's and one of bob's in it."""
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(directory.stat().st_mode | 0o055)
-    root = tmp_path / "exports"
+def place() -> Iterator[Path]:
+    """An export root of root's, with a directory of alice's and one of bob's in it.
+
+    Not below ``tmp_path``: pytest closes that to other users whenever a run begins.
+    """
+    open_to_all = Path(tempfile.mkdtemp(prefix="msmon-rights-"))
+    open_to_all.chmod(0o755)
+    root = open_to_all / "exports"
     root.mkdir(0o755)
     for name, owner in (("alice", ALICE), ("bob", BOB)):
         (root / name).mkdir(0o750)
         os.chown(root / name, owner.uid, owner.uid)
-    return root
+    yield root
+    shutil.rmtree(open_to_all)
 
 
 @pytest.fixture
@@ -173,7 +179,7 @@ def test_what_was_planted_at_the_name_of_a_file_harms_nobody(
     place: Path, tmp_path: Path, kernels: Any, session: Any, export_type: str, planted: str
 ) -> None:
     """The daemon is killed; the user puts something else at the file's name; it comes back."""
-    precious = tmp_path / "precious"
+    precious = place.parent / "precious"
     precious.write_text("x" * 100_000)
     exported = session(place / "alice", export_type=export_type)
     first = Daemon(place, tmp_path / "state")
@@ -309,10 +315,8 @@ def test_a_user_s_process_is_ended_when_nothing_is_open_and_serves_the_next_sess
     kernels: Any,
     session: Any,
     wait_for: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("msmon.daemon.outputs.output.IDLE_S", 0.3)
-    daemon = Daemon(place, tmp_path / "state")
+    daemon = Daemon(place, tmp_path / "state", idle_s=0.3)
     daemon.open(session(place / "alice"))
     assert len(daemon.processes()) == 1
     daemon.end(2)
