@@ -243,6 +243,8 @@ class Output(SessionQueue):
                 if self._uncommitted_bytes >= COMMIT_BYTES:
                     self._commit_at_s = 0.0
                     break
+                if self._errands:  # somebody waits for the answer
+                    break
         except (SinkError, OSError) as error:
             self._block(session, error)
         with self._changed:
