@@ -29,8 +29,9 @@ from msmon.sessions import MonitorSettings
 from msmon.settings.options import MONITOR_OPTION, check_fields
 from msmon.sinks.exports import require_absolute
 
-FILE_CHECK_LIMIT_S = 8.0
-"""For all that the check of an export directory takes, the start of a process included."""
+FILE_CHECK_LIMIT_S = 20.0
+"""For all that the check of an export directory takes. The owner's output process may have to
+be started, or be in the middle of a large write; a check that hangs is ended sooner."""
 
 UNDO_LIMIT_S = 5.0
 _NEVER_TYPED = "ship_records"
