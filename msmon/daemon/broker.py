@@ -203,7 +203,7 @@ class Broker:
             if not peer.may_send(type(envelope.message)):
                 raise self._forbidden(peer, envelope.message)
             self._charge(connection, PRICES.get(type(envelope.message), 0.0), peer.name)
-            self._act(connection, peer, envelope)
+            self._act(connection, peer, envelope, len(body[0]))
         except MsmonError as error:
             self._refuse(connection, body, error, peer.owner)
             self._charge(connection, REFUSED_PRICE, peer.name)
@@ -234,7 +234,9 @@ class Broker:
 
     # --- acting -----------------------------------------------------------------------
 
-    def _act(self, connection: Connection, peer: Peer, envelope: Envelope) -> None:
+    def _act(
+        self, connection: Connection, peer: Peer, envelope: Envelope, header_bytes: int
+    ) -> None:
         route, message, message_id = connection.route, envelope.message, envelope.message_id
         self._quiet = self._quiet and isinstance(message, messages.Status)
         if isinstance(message, messages.Hello):
@@ -246,11 +248,11 @@ class Broker:
         elif isinstance(message, COMMANDS):
             self._begin_request(connection, peer, message, message_id)
         elif isinstance(message, FROM_AGENTS):
-            self._act_for_agent(route, envelope)
+            self._act_for_agent(route, envelope, header_bytes)
         else:
             raise CommandRefused(f"this daemon can't carry out a {message.TYPE!r}")
 
-    def _act_for_agent(self, route: bytes, envelope: Envelope) -> None:
+    def _act_for_agent(self, route: bytes, envelope: Envelope, header_bytes: int) -> None:
         message = envelope.message
         process = self._registry.of_route(route)
         if process is None:
@@ -260,7 +262,7 @@ class Broker:
         if isinstance(message, STREAM_TYPES):
             self._streams.take(process, message, envelope.payload)
         elif isinstance(message, messages.Status):
-            process.status = message
+            self._registry.keep_status(process, message, header_bytes)
         elif isinstance(message, messages.Answer):
             self._commander.answered(process, envelope.message_id, message)
         elif isinstance(message, messages.Goodbye):

@@ -38,6 +38,8 @@ class Process:
     life: str = LIVE
     gone_s: float = 0.0
     status: Status | None = None
+    status_bytes: int = 0
+    """Size of its last status on the wire, which is counted against its owner."""
     session_id: str = ""
     """The last session that it opened."""
     carrier: bool = False
@@ -179,6 +181,16 @@ class Registry:
             del self._agents_of[owner]
         self._forget_route(process)
         self._shares.give_back(owner, Resource.PROCESSES)
+        self._shares.give_back(owner, Resource.REMEMBERED_BYTES, process.status_bytes)
+
+    def keep_status(self, process: Process, status: Status, size_bytes: int) -> None:
+        """Keep the last status of a process. Raises ShareUsedUp where its owner's fill memory."""
+        owner, grown_bytes = process.peer.owner, size_bytes - process.status_bytes
+        if grown_bytes > 0:
+            self._shares.take(owner, Resource.REMEMBERED_BYTES, grown_bytes)
+        elif grown_bytes < 0:
+            self._shares.give_back(owner, Resource.REMEMBERED_BYTES, -grown_bytes)
+        process.status, process.status_bytes = status, size_bytes
 
     def heard(self, process: Process, now_s: float) -> None:
         """Note a sign of life; a lost process that speaks again is live again."""

@@ -54,6 +54,8 @@ STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, Se
 MAX_OPEN_SESSIONS_PER_PROCESS = 8
 MAX_ID_CHARACTERS = 48
 """An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
+MAX_WINDOW_BYTES = 8 << 20
+"""A window has at most 1,000 names per kind: some 400 bytes each, 2 MiB in a large job."""
 WRITTEN_POLL_S = 0.02
 _KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
 
@@ -324,6 +326,10 @@ def _delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
     if isinstance(message, Records):
         return _records_delivery(message, payload)
     if isinstance(message, WindowReport):
+        if sum(map(len, payload)) > MAX_WINDOW_BYTES:
+            reason = "a window with too many rows"
+            gap = Gap("decode", message.start_ns, message.end_ns, dict(message.kept), reason)
+            return GapDelivery(message.session_id, message.seq, gap)
         header = WindowHeader(**message.header_fields())
         return WindowDelivery(message.session_id, message.seq, header, payload)
     if isinstance(message, GapReport):

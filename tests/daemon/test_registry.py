@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource, Shares, ShareUsedUp
@@ -185,3 +186,14 @@ def test_forgetting_a_former_process_leaves_its_connection_to_the_next(registry)
         registry.expire(float(now_s))
     assert registry.all() == [process]
     assert registry.of_route(b"r") is process
+
+
+def test_what_is_remembered_of_an_owners_processes_is_bounded(registry):
+    most = int(LIMITS[Resource.REMEMBERED_BYTES].amount)
+    first = registry.register(info(pid=11), OTHER, b"1", "1", 0.0)
+    second = registry.register(info(pid=12), OTHER, b"2", "1", 0.0)
+    registry.keep_status(first, Status("idle"), most)
+    with pytest.raises(ShareUsedUp, match="bytes remembered"):
+        registry.keep_status(second, Status("idle"), 1)
+    registry.keep_status(first, Status("idle"), most - 1)
+    registry.keep_status(second, Status("idle"), 1)

@@ -25,7 +25,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery
 from msmon.daemon.registry import LIVE, LOST, Process
-from msmon.daemon.streams import Streams
+from msmon.daemon.streams import MAX_WINDOW_BYTES, Streams
 from msmon.errors import CommandRefused, SinkError
 from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd, SessionInfo
@@ -212,6 +212,13 @@ def test_who_takes_the_session_id_of_another_first_keeps_nobody_out(setting):
     assert [call.session.session_id for call in setting.outputs.calls[:2]] == ["s-1001", "s-1000"]
     assert setting.streams.get("s-1000").last_seq == 2
     assert setting.streams.get("s-1001").last_seq == 1
+
+
+def test_a_window_with_too_many_rows_is_a_gap(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.take(process, window(2), (bytes(MAX_WINDOW_BYTES + 1),))
+    assert setting.outputs.calls[-1].gap.records == {"Kernel": 3}
 
 
 def test_ended_sessions_make_room_for_new_ones_of_their_owner(setting):

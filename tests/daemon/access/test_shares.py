@@ -84,7 +84,7 @@ def test_an_operator_has_more(shares: Shares) -> None:
 
 def test_owners_that_hold_nothing_are_forgotten(shares: Shares, clock: Clock) -> None:
     for number in range(5000):
-        shares.charge(f"key {number}", Resource.LOG_LINES, 1)
+        shares.charge(f"key {number}", Resource.REFUSED_AUDIT_LINES, 1)
         clock.now_s += 100.0
-    assert shares.used("key 0", Resource.LOG_LINES) == 0
-    assert shares.try_take("key new", Resource.LOG_LINES)
+    assert shares.used("key 0", Resource.REFUSED_AUDIT_LINES) == 0
+    assert shares.try_take("key new", Resource.REFUSED_AUDIT_LINES)
