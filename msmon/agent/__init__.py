@@ -1,8 +1,8 @@
 """What lives inside the training process.
 
-Begin with ``lifecycle``: it makes the agent of this process and takes it down. The agent has
-two threads: the *collector* makes every MSPTI call and decodes, the *link* owns the socket.
-Nothing here raises into the job, prints, or waits for the daemon.
+Begin with ``lifecycle``: it starts the agent of this process and takes it down. ``agent`` puts
+its parts together. It has two threads: the *collector* makes every MSPTI call and decodes, the
+*link* owns the socket. Nothing here raises into the job, prints, or waits for the daemon.
 
 The names are imported on first use: a process that turns out to be no rank loads only the
 modules that decide it.
