@@ -1,5 +1,8 @@
-"""The private little cluster of ``msmon demo``: a daemon and simulated ranks as real
-processes, in a runtime directory of their own, all gone afterwards."""
+"""The private cluster of ``msmon demo``: a daemon and simulated ranks as real processes.
+
+They have a runtime directory of their own, so they meet no other daemon, and they end with the
+demo.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ STOP_LIMIT_S = 4.0
 POLL_S = 0.1
 DAEMON = "daemon"
 METRICS_FILE = "metrics.jsonl"
+TOTALS_FILE = "totals.json"
 
 _LAUNCHER_VARIABLES = ("RANK", "LOCAL_", "WORLD_", "OMPI_", "PMI", "SLURM_", "MSMON", "KINETO_")
 """Prefixes of variables that would tell a simulated rank about another job, or of our own."""
@@ -30,14 +34,17 @@ _LAUNCHER_VARIABLES = ("RANK", "LOCAL_", "WORLD_", "OMPI_", "PMI", "SLURM_", "MS
 class Cluster:
     """A daemon and its ranks; use it as a context manager.
 
-    ``private`` takes socket and keys, so its path must be short; ``data`` the windows and
-    logs. ``simulation`` is the text for MSMON_SIMULATE.
+    ``private`` takes the socket, so its path must be short, the keys and the totals. ``data`` takes
+    windows and logs. ``simulation`` is the text for MSMON_SIMULATE.
     """
 
     def __init__(
         self, private: Path, data: Path, ranks: int, simulation: str, step_s: float
     ) -> None:
-        self._metrics_path = data / METRICS_FILE
+        self._sinks = (
+            f"metrics-json:path={data / METRICS_FILE}",
+            f"demo-totals:path={private / TOTALS_FILE}",
+        )
         self._logs = data / "logs"
         self._ranks = ranks
         self._step_s = step_s
@@ -86,8 +93,8 @@ class Cluster:
 
     def _start_all(self) -> None:
         self._logs.mkdir(exist_ok=True)
-        sink = f"metrics-json:path={self._metrics_path}"
-        self._start(DAEMON, ["daemon", "--sink", sink], {})
+        sinks = (word for sink in self._sinks for word in ("--sink", sink))
+        self._start(DAEMON, ["daemon", *sinks], {})
         for rank in range(self._ranks):
             identity = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._ranks}
             self._start(f"rank {rank}", ["rank", str(self._step_s)], identity)

@@ -22,8 +22,9 @@ from msmon.bus.messages import MonitorRequest, Reply
 from msmon.bus.words import MonitorAction, Outcome
 from msmon.commands.asking.answers import in_rank_order, sentence
 from msmon.commands.asking.parameters import option_from
-from msmon.commands.demo.cluster import METRICS_FILE, Cluster
-from msmon.commands.demo.table import MetricsFile, operator_table, verdict
+from msmon.commands.demo.cluster import METRICS_FILE, TOTALS_FILE, Cluster
+from msmon.commands.demo.table import operator_table, verdict
+from msmon.commands.demo.totals import Totals, read_totals
 from msmon.errors import MsmonError, UsageError
 from msmon.settings.options import Option, real_number, whole_number
 
@@ -93,14 +94,14 @@ def demo(ranks: int | None, seconds: float | None, keep: Path | None) -> None:
         data = _made(keep) if keep else private
         console.print(f"Starting a private daemon and {rank_count} simulated ranks ...")
         simulation = simulation_text(rank_count)
-        metrics = MetricsFile(data / METRICS_FILE)
+        totals_path = private / TOTALS_FILE
         with Cluster(private, data, rank_count, simulation, STEP_S) as cluster:
             _require_ok(cluster.request(_start_request(data / RECORDS if keep else None)))
-            _watch(console, cluster, metrics, rank_count, duration_s)
+            _watch(console, cluster, totals_path, rank_count, duration_s)
             stopped = cluster.request(MonitorRequest(MonitorAction.STOP))
-        metrics.read()  # the daemon has ended: the file is complete
         _require_ok(stopped)
-        _summarise(console, metrics, stopped, data if keep else None)
+        totals = read_totals(totals_path)  # complete, for the daemon has ended
+        _summarise(console, totals, stopped, data if keep else None)
 
 
 def simulation_text(ranks: int) -> str:
@@ -126,7 +127,7 @@ def _require_ok(reply: Reply) -> None:
 
 
 def _watch(
-    console: Console, cluster: Cluster, metrics: MetricsFile, ranks: int, duration_s: float
+    console: Console, cluster: Cluster, totals_path: Path, ranks: int, duration_s: float
 ) -> None:
     """Follow the windows for ``duration_s``; on a terminal the table is drawn live."""
     end = time.monotonic() + duration_s
@@ -137,16 +138,16 @@ def _watch(
         while (left_s := end - time.monotonic()) > 0:
             time.sleep(min(REFRESH_S, left_s))
             cluster.check()
-            metrics.read()
-            if drawn and metrics.totals:
+            totals = read_totals(totals_path) if drawn else {}
+            if totals:
                 title = f"Top operators per rank, {max(0.0, left_s):.0f} s to go (Ctrl-C ends)"
-                live.update(operator_table(metrics.totals, min(limit, TOP), title), refresh=True)
+                live.update(operator_table(totals, min(limit, TOP), title), refresh=True)
 
 
-def _summarise(console: Console, metrics: MetricsFile, stopped: Reply, keep: Path | None) -> None:
+def _summarise(console: Console, totals: Totals, stopped: Reply, keep: Path | None) -> None:
     console.print()
-    console.print(operator_table(metrics.totals, TOP, "Top operators per rank"))
-    lines = ["", verdict(metrics.totals), ""]
+    console.print(operator_table(totals, TOP, "Top operators per rank"))
+    lines = ["", verdict(totals), ""]
     lines += [
         f"Rank {row.rank}: {sentence(row.text)}" for row in in_rank_order(stopped.answer_rows)
     ]

@@ -33,6 +33,15 @@ def run_rank(step_s: float) -> None:
     msmon.shutdown()
 
 
+def run_daemon() -> int:
+    """Be ``msmon-daemon`` with one sink more, which no other daemon offers."""
+    from msmon.commands.daemon.command import main as daemon_main
+    from msmon.sinks import catalog
+
+    catalog.BUILT_IN["demo-totals"] = "msmon.commands.demo.totals:TotalsSink"
+    return daemon_main()
+
+
 def main() -> None:
     """Run as ``python -m msmon.commands.demo.process rank SECONDS`` or ``daemon OPTIONS``."""
     end_with_parent()
@@ -40,8 +49,6 @@ def main() -> None:
     if role == "rank":
         run_rank(float(sys.argv[1]))
     else:
-        from msmon.commands.daemon.command import main as run_daemon
-
         sys.exit(run_daemon())
 
 
