@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from typing import Any
@@ -22,8 +23,8 @@ from msmon.bus.endpoints import local_endpoint
 from msmon.bus.headroom import hold_standard_descriptors
 from msmon.bus.messages import Hello, Status
 from msmon.bus.rows import TraceRow
-from msmon.bus.words import ProcessState, TraceState
-from msmon.sessions import MonitorSettings, ProcessInfo
+from msmon.bus.words import AgentAction, ProcessState, TraceState
+from msmon.sessions import ProcessInfo
 
 SESSION_END_LIMIT_S = 0.7
 """How long the exit of the job may be held up to end a running session."""
@@ -46,7 +47,7 @@ class Agent:
         log = AgentLog.from_environment(os.environ)
         self._notices = Notices()
         self._seen = SeenRequests()
-        self._framework_trace: dict[str, Any] = {}
+        self._framework_trace = TraceRow()
         self._uplink = Uplink(self._notices.wake)
         pause = MonitorPause(lambda: self._collector.look_at_pause())
         self._tracer = Tracer(steps, log, self._notices.status_changed, pause)
@@ -82,19 +83,19 @@ class Agent:
     @property
     def is_monitoring(self) -> bool:
         """Whether an npu-monitor session runs, as far as is known at this moment."""
-        return self._collector.state.state == "monitoring"
+        return self._collector.state.state is ProcessState.MONITORING
 
     @property
     def trace_holder(self) -> str:
         """The trace that waits or runs in this process; empty when there is none."""
         return self._tracer.holder
 
-    def submit(self, action: str, fields: dict[str, Any], request_id: str) -> None:
+    def submit(self, action: AgentAction, fields: dict[str, Any], request_id: str) -> None:
         """Queue a command that the framework has delivered; nobody waits for an answer."""
         if self._seen.is_new(request_id):
             self._collector.submit(PendingCommand("", action, fields, request_id))
 
-    def note_framework_trace(self, trace: dict[str, Any]) -> None:
+    def note_framework_trace(self, trace: TraceRow) -> None:
         """Keep for the next heartbeat what the framework says of a trace of its own."""
         self._framework_trace = trace
 
@@ -118,14 +119,16 @@ class Agent:
     def _status(self) -> Status:
         now = self._collector.state
         trace = self._tracer.progress
-        framework = self._framework_trace if trace.state is TraceState.IDLE else {}
+        traces = trace.state is TraceState.RUNNING
+        if trace.state is TraceState.IDLE:  # none of ours yet, perhaps one of the framework's own
+            trace = self._framework_trace
         self._steps.measure()
         return Status(
-            state=ProcessState.TRACING if trace.state is TraceState.RUNNING else now.state,
+            state=ProcessState.TRACING if traces else now.state,
             step=self._steps.current,
             step_age_s=self._steps.age_s,
             session_id=now.session_id,
-            settings=MonitorSettings(**now.settings) if now.settings else None,
+            settings=now.settings,
             unavailable_kinds=now.unavailable_kinds,
             counts=now.counts,
             stuck_in=self._collector.stuck_in,
@@ -133,7 +136,7 @@ class Agent:
             library=now.library,
             flush_age_s=_age_s(now.flushed_monotonic_s),
             problem=now.problem,
-            trace=TraceRow(**{**trace.as_fields(), **framework, "step_s": self._steps.step_s}),
+            trace=dataclasses.replace(trace, step_s=self._steps.step_s),
         )
 
 

@@ -25,9 +25,10 @@ from msmon.agent.monitoring import Monitoring
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, Answer
+from msmon.bus.words import AgentAction, ProcessState
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.recording.holder import subscription_holder
-from msmon.sessions import Counts
+from msmon.sessions import Counts, MonitorSettings
 from msmon.threads import start_without_signals
 
 STUCK_AFTER_S = 3.0
@@ -35,9 +36,12 @@ STUCK_AFTER_S = 3.0
 _MAX_FAILURES = 10
 """A session ends after this many ticks in a row that failed for an unforeseen reason."""
 
+_HALF_DONE = (ProcessState.STARTING, ProcessState.STOPPING)
+"""A failure in these leaves a session that can't go on."""
+
 
 class Note(enum.Enum):
-    """What the collector is told beside commands; it looks by itself at what has changed."""
+    """What the collector is told beside commands. It then looks by itself at what is true now."""
 
     PAUSE_CHANGED = "pause changed"
     END = "end"
@@ -47,9 +51,9 @@ class Note(enum.Enum):
 class CollectorState:
     """What the collector tells others: replaced as a whole, never changed."""
 
-    state: str = "idle"
+    state: ProcessState = ProcessState.IDLE
     session_id: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: MonitorSettings | None = None
     unavailable_kinds: dict[str, str] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     library: str = ""
@@ -112,7 +116,7 @@ class Collector:
     @property
     def busy(self) -> bool:
         """Whether a session runs, or begins or ends at this moment."""
-        return self._monitoring.phase != "idle"
+        return self._monitoring.phase is not ProcessState.IDLE
 
     @property
     def stuck_in(self) -> str:
@@ -164,7 +168,7 @@ class Collector:
         self._log.write(
             "".join(traceback.format_exception(type(error), error, error.__traceback__))
         )
-        if self._failures >= _MAX_FAILURES or self._monitoring.phase in ("starting", "stopping"):
+        if self._failures >= _MAX_FAILURES or self._monitoring.phase in _HALF_DONE:
             self._monitoring.give_up()
         self._publish()
 
@@ -172,17 +176,18 @@ class Collector:
 
     def _carry_out(self, command: PendingCommand) -> Answer:
         actions: dict[str, Callable[[dict[str, Any]], Answer]] = {
-            "monitor.start": self._start_monitoring,
-            "monitor.update": self._monitoring.update,
-            "monitor.stop": self._monitoring.stop,
-            "trace.start": self._start_trace,
-            "trace.cancel": self._traces.cancel,
+            AgentAction.START_MONITORING: self._start_monitoring,
+            AgentAction.UPDATE_MONITORING: self._monitoring.update,
+            AgentAction.STOP_MONITORING: self._monitoring.stop,
+            AgentAction.START_TRACE: self._start_trace,
+            AgentAction.CANCEL_TRACE: self._traces.cancel,
         }
         action = actions.get(command.action)
         try:
             if action is None:
                 raise UsageError(
-                    f"unknown command {command.action!r}", "the daemon may be newer than the job"
+                    f"unknown command '{command.action}'",
+                    "the daemon may be newer than the job",
                 )
             return action(command.fields)
         except MsmonError as error:
@@ -215,7 +220,7 @@ class Collector:
         self.state = now = CollectorState(
             state=monitoring.phase,
             session_id=session.session_id if session else "",
-            settings=session.settings.as_fields() if session else {},
+            settings=session.settings if session else None,
             unavailable_kinds=session.unavailable_kinds if session else {},
             counts=session.counts() if session else monitoring.last_counts,
             library=monitoring.library,

@@ -15,6 +15,7 @@ from msmon.agent.session import MonitoringSession
 from msmon.agent.session_answers import session_answer, totals
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
+from msmon.bus.words import ProcessState
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.recording import library
 from msmon.recording.calls import MsptiCall
@@ -38,8 +39,8 @@ class Monitoring:
         pause: MonitorPause,
         on_phase: Callable[[], None],
     ) -> None:
-        self.phase = "idle"
-        """"idle", "starting", "monitoring", "paused" or "stopping"."""
+        self.phase = ProcessState.IDLE
+        """IDLE, STARTING, MONITORING, PAUSED or STOPPING."""
         self.session: MonitoringSession | None = None
         self.problem = ""
         """What keeps this process from being monitored, if anything."""
@@ -79,17 +80,17 @@ class Monitoring:
                 "change it with update, or end it with stop",
             )
         settings = MonitorSettings.from_fields(fields)
-        self._enter("starting")
+        self._enter(ProcessState.STARTING)
         try:
             session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._step)
             session.start()
         except MsmonError as error:
             self.problem = str(error)
-            self.phase = "idle"
+            self.phase = ProcessState.IDLE
             raise
         self.problem = ""
         self.session = session
-        self.phase = "monitoring"
+        self.phase = ProcessState.MONITORING
         kinds = format_kinds(session.recorded_kinds)
         self._log.write(f"session {_shown(session)} started: {kinds}")
         return session_answer(session, f"monitoring started: {kinds}")
@@ -149,7 +150,7 @@ class Monitoring:
     def _rest(self) -> None:
         if self.session is not None:
             self.session.pause()
-            self.phase = "paused"
+            self.phase = ProcessState.PAUSED
 
     def _go_on(self) -> None:
         session = self.session
@@ -161,17 +162,17 @@ class Monitoring:
             session.problem = f"monitoring could not go on after the trace: {error.message}"
             self.end("failed")
         else:
-            self.phase = "monitoring"
+            self.phase = ProcessState.MONITORING
 
     def end(self, reason: str) -> None:
         """End the session, if there is one, and deliver all that it holds."""
         session = self.session
         if session is None:
             return
-        self._enter("stopping")
+        self._enter(ProcessState.STOPPING)
         session.stop(reason)
         self.session = None
-        self.phase = "idle"
+        self.phase = ProcessState.IDLE
         self.last_counts = session.counts()
         self.problem = session.problem
         self._log.write(f"session {_shown(session)} ended: {reason}")
@@ -183,9 +184,9 @@ class Monitoring:
             session.abandon()
         elif self._recorder is not None:
             self._recorder.abandon()
-        self.phase = "idle"
+        self.phase = ProcessState.IDLE
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: ProcessState) -> None:
         self.phase = phase
         self._on_phase()
 

@@ -29,7 +29,7 @@ from msmon.bus.rows import (
     StatusRow,
     TraceRow,
 )
-from msmon.bus.words import MonitorAction, Outcome, ProcessState, TraceAction
+from msmon.bus.words import AgentAction, MonitorAction, Outcome, ProcessState, TraceAction
 from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
@@ -220,10 +220,10 @@ class Reply(Message):
 
 @dataclass(frozen=True)
 class Command(Message):
-    """D→A. ``action``: monitor.start, monitor.update, monitor.stop, trace.start, trace.cancel."""
+    """D→A. One agent is to do something, and answers with the same id."""
 
     TYPE = "command"
-    action: Word
+    action: Union[AgentAction, Word]
     fields: OptionValues = field(default_factory=dict)
     request_id: Identifier = ""
     """Equal in every command that one request caused: a rank carries it out once."""

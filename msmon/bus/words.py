@@ -87,3 +87,21 @@ class TraceAction(Vocabulary):
 
     START = "start"
     CANCEL = "cancel"
+
+
+class AgentAction(Vocabulary):
+    """What a command has an agent do: one step of what a request asks for."""
+
+    START_MONITORING = "monitor.start"
+    UPDATE_MONITORING = "monitor.update"
+    STOP_MONITORING = "monitor.stop"
+    START_TRACE = "trace.start"
+    CANCEL_TRACE = "trace.cancel"
+
+
+MONITORING_ACTIONS = {
+    MonitorAction.START: AgentAction.START_MONITORING,
+    MonitorAction.UPDATE: AgentAction.UPDATE_MONITORING,
+    MonitorAction.STOP: AgentAction.STOP_MONITORING,
+}
+"""What ``npu-monitor`` asks for → what each agent is told."""

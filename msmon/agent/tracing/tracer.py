@@ -1,17 +1,15 @@
-"""The state machine of this process's traces.
+"""Drives this process's traces through a profiler.
 
-A trace waits (ready), records (running), has its files written (parsing) and has ended (done,
-failed or cancelled). Four threads meet here:
+Four threads meet here:
 
 * the collector accepts a plan and cancels;
-* the thread that steps drives the profiler, between two steps;
+* the thread that steps calls the profiler, between two steps;
 * a thread of the trace may write the files beside the training;
 * the thread on which the process ends closes what still runs.
 
-Two locks keep them apart. ``_lock`` is held for a few assignments: every change of state goes
-through :meth:`Tracer._move`, which asks under it whether the trace is still the current one.
-``_driving`` is held while a profiler is called, which may take long; whoever steps meanwhile
-goes on without waiting.
+Two locks keep them apart. The one of :class:`CurrentTrace` guards the trace's state; each change
+asks under it whether the trace is still the current one. ``Tracer._driving`` is held while a
+profiler is called. That may take long, so whoever steps meanwhile goes on without waiting.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from typing import Any
 from msmon.agent.log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend
+from msmon.agent.tracing.current import CurrentTrace, range_of
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan
-from msmon.agent.tracing.progress import TraceProgress
 from msmon.agent.tracing.run import TraceRun
-from msmon.bus.messages import MAX_PROBLEM_CHARACTERS
+from msmon.bus.rows import TraceRow
 from msmon.bus.words import TraceState
 from msmon.errors import CommandRefused
 from msmon.threads import start_without_signals
@@ -42,15 +40,12 @@ At 10 ms a step that is 300 steps ahead, at a minute a step it is three."""
 WRITING_LIMIT_S = 60.0
 """How long the exit of the job may be held up by a trace that is still being written."""
 
-_ENDED = frozenset({TraceState.DONE, TraceState.FAILED, TraceState.CANCELLED})
-
 
 class Tracer:
-    """The traces of this process, one at a time.
+    """The traces of this process, one at a time; ``current`` has their state.
 
-    ``progress`` may be read from any thread. It and ``_run`` are written by whichever thread
-    moves the trace on, together and under ``_lock``. ``on_change`` is called after each move,
-    without a lock held, and must only leave a note.
+    ``_driver`` is written by the thread that holds ``_driving``, ``_writing`` by the one that
+    stops the profiler.
     """
 
     def __init__(
@@ -60,29 +55,29 @@ class Tracer:
         on_change: Callable[[], None],
         pause: MonitorPause,
     ) -> None:
-        self.progress = TraceProgress()
+        self._current = CurrentTrace(steps, log, on_change, pause)
         self._steps = steps
         self._log = log
         self._on_change = on_change
         self._pause = pause
-        self._lock = threading.RLock()  # re-entrant: a signal handler may end the agent
         self._driving = threading.Lock()
         self._driver = 0
         """The thread that holds ``_driving``."""
-        self._run: TraceRun | None = None
-        """The trace that waits, records or is being written."""
         self._writing: threading.Thread | None = None
 
-    # --- called on the collector's thread -------------------------------------------------
+    # --- for any thread ---------------------------------------------------------------------
+
+    @property
+    def progress(self) -> TraceRow:
+        """What is told of the last trace."""
+        return self._current.progress
 
     @property
     def holder(self) -> str:
         """What holds this process's profiler for a trace; empty when nothing does."""
-        with self._lock:
-            run, state = self._run, self.progress.state
-        if run is None or state is TraceState.PARSING:
-            return ""
-        return f"nputrace ({run.plan.describe()}, {state.value})"
+        return self._current.holder
+
+    # --- called on the collector's thread -----------------------------------------------------
 
     def arm(self, plan: TracePlan, backend: Backend, pause_monitor: bool) -> None:
         """Accept a plan: the trace begins by itself when its step comes.
@@ -91,32 +86,18 @@ class Tracer:
         its first step, or the warm-up before it, has begun.
         """
         run = TraceRun(plan, backend, pause_monitor)
-        with self._lock:
-            if self._run is not None:
-                holder = self.holder or "the last trace, which is still being written,"
-                raise CommandRefused(
-                    f"{holder} holds this process", "wait for it, or end it with nputrace --cancel"
-                )
-            # hooked in before the look at the counter: a step that begins after the look
-            # finds the trace, once it has the lock
-            self._steps.at_boundary = self.at_boundary
-            try:
-                run.require_ahead(self._steps.count)
-            except CommandRefused:
-                self._steps.at_boundary = None
-                raise
-            self._run = run
-            self.progress = TraceProgress.of(plan, backend).changed(**_range(run))
+        self._current.accept(run, self.at_boundary)
         self._ask_for_pause(run)
         self._on_change()
 
     def cancel(self) -> str:
         """End the trace; returns what happens to it. Raises CommandRefused when there is none."""
-        run = self._run
+        run, current = self._current.run, self._current
         if run is not None:
-            if self._move(run, TraceState.CANCELLED, "cancelled before it began", waiting=True):
+            reason = "cancelled before it began"
+            if current.move(run, TraceState.CANCELLED, reason, only_from=TraceState.READY):
                 return "the waiting trace was cancelled"
-            if self._is_in(run, TraceState.RUNNING):
+            if current.is_in(run, TraceState.RUNNING):
                 run.cancelled = True
                 return "the trace ends with the current step and keeps what it has"
         raise CommandRefused(
@@ -130,7 +111,7 @@ class Tracer:
 
         Returns at once where another thread drives the profiler at this moment.
         """
-        run = self._run
+        run = self._current.run
         if run is None or not self._take_wheel(blocking=False):
             return
         try:
@@ -145,7 +126,7 @@ class Tracer:
 
         Waits for a thread that drives the profiler or writes, ``WRITING_LIMIT_S`` at most.
         """
-        run = self._run
+        run = self._current.run
         if run is None or self._driver == threading.get_ident():  # from inside a profiler's call
             return
         if not self._take_wheel(timeout_s=WRITING_LIMIT_S):
@@ -180,10 +161,10 @@ class Tracer:
 
     def _advance(self, run: TraceRun, step: int) -> None:
         """Step ``step`` begins now."""
-        if self._is_in(run, TraceState.RUNNING):
+        if self._current.is_in(run, TraceState.RUNNING):
             if run.advance(step):
                 self._end(run, background=bool(run.plan.options["async_mode"]))
-        elif self._is_in(run, TraceState.READY) and not run.plan.is_early:
+        elif self._current.is_in(run, TraceState.READY) and not run.plan.is_early:
             self._advance_waiting(run, step)
 
     def _advance_waiting(self, run: TraceRun, step: int) -> None:
@@ -192,7 +173,7 @@ class Tracer:
                 self._ask_for_pause(run)
                 return
             run.choose_first(step)
-            self._move(run, TraceState.READY, **_range(run))
+            self._current.move(run, TraceState.READY, **range_of(run))
         self._ask_for_pause(run)
         if step > run.first:
             self._fail(run, f"step {run.first} was skipped: the counter went on to {step}")
@@ -202,27 +183,27 @@ class Tracer:
     def _begin(self, run: TraceRun, step: int) -> None:
         if run.pause_monitor and not self._pause.granted:
             self._fail(run, "monitoring could not be paused in time")
-        elif self._move(run, TraceState.RUNNING):  # else it was cancelled at this very moment
+        elif self._current.move(run, TraceState.RUNNING):  # else it was cancelled just now
             run.begin(step)
 
     def _end_with_process(self, run: TraceRun) -> None:
-        if self._is_in(run, TraceState.RUNNING):
+        if self._current.is_in(run, TraceState.RUNNING):
             self._end(run, background=False)
-        elif self._is_in(run, TraceState.READY):
+        elif self._current.is_in(run, TraceState.READY):
             now = f"the process ended after step {self._steps.count - 1}"
-            self._move(run, TraceState.FAILED, f"{now}, before the trace began")
+            self._current.move(run, TraceState.FAILED, f"{now}, before the trace began")
 
     def _end(self, run: TraceRun, background: bool) -> None:
         """Stop the profiler and have the files written, here or beside the training."""
         if not run.captured:
             run.backend.discard()
             if run.cancelled:
-                self._move(run, TraceState.CANCELLED, "cancelled before a step")
+                self._current.move(run, TraceState.CANCELLED, "cancelled before a step")
             else:
-                self._move(run, TraceState.FAILED, "the process ended before a step")
+                self._current.move(run, TraceState.FAILED, "the process ended before a step")
             return
         run.backend.end()
-        self._move(run, TraceState.PARSING, captured=run.captured_steps)
+        self._current.move(run, TraceState.PARSING, captured=list(run.captured_steps))
         if background and self._write_beside(run):
             return
         self._log.write("writing the trace: the training waits for it (not with --async-mode)")
@@ -244,56 +225,19 @@ class Tracer:
             files = run.write()
         except Exception as error:  # noqa: BLE001  boundary: a full disk must not end the training
             reason = f"the trace could not be written: {type(error).__name__}: {error}"
-            self._move(run, TraceState.FAILED, reason)
+            self._current.move(run, TraceState.FAILED, reason)
             return
         self._log.write(f"trace written in {time.monotonic() - began_s:.1f} s: {', '.join(files)}")
         missing = run.shortfall()
-        self._move(run, TraceState.DONE, missing, files=files, partial=bool(missing))
+        self._current.move(run, TraceState.DONE, missing, files=list(files), partial=bool(missing))
 
     def _fail(self, run: TraceRun, reason: str) -> None:
-        if self._is_in(run, TraceState.RUNNING):
+        if self._current.is_in(run, TraceState.RUNNING):
             try:  # before monitoring may have MSPTI back
                 run.backend.discard()
             except Exception as error:  # noqa: BLE001  boundary: it has failed already
                 self._log.write(f"after a failed trace: {error}")
-        self._move(run, TraceState.FAILED, reason)
-
-    # --- state --------------------------------------------------------------------------------
-
-    def _is_in(self, run: TraceRun, state: TraceState) -> bool:
-        with self._lock:
-            return self._run is run and self.progress.state is state
-
-    def _move(
-        self,
-        run: TraceRun,
-        state: TraceState,
-        reason: str = "",
-        waiting: bool = False,
-        **changes: Any,
-    ) -> bool:
-        """Put a trace into a state; False, and nothing done, when it is not the current one.
-
-        With ``waiting``, the same when it has begun. From PARSING on, ``step()`` is a counter
-        again and monitoring may have MSPTI back.
-        """
-        with self._lock:
-            if self._run is not run:
-                return False
-            if waiting and self.progress.state is not TraceState.READY:
-                return False
-            reason = reason[:MAX_PROBLEM_CHARACTERS]
-            self.progress = self.progress.changed(state=state, reason=reason, **changes)
-            if state is TraceState.PARSING or state in _ENDED:
-                self._steps.at_boundary = None
-                self._pause.withdraw()
-            if state in _ENDED:
-                self._run = None
-        if state in _ENDED:
-            outcome = f"{state.value}: {reason}" if reason else state.value
-            self._log.write(f"trace of {run.plan.describe()}: {outcome}")
-        self._on_change()
-        return True
+        self._current.move(run, TraceState.FAILED, reason)
 
     def _ask_for_pause(self, run: TraceRun) -> None:
         """Have monitoring make way shortly before the trace begins."""
@@ -302,11 +246,4 @@ class Tracer:
         ahead = run.begins_at - self._steps.count if run.first >= 0 else 0
         lead_s = ahead * self._steps.step_s
         if ahead <= PAUSE_LEAD_STEPS or 0 < lead_s <= PAUSE_LEAD_S:
-            with self._lock:
-                if self._run is run:  # a cancelled trace would leave monitoring paused
-                    self._pause.want()
-
-
-def _range(run: TraceRun) -> dict[str, Any]:
-    """Return what is known of the steps of a trace, as fields of its progress."""
-    return {"start_step": run.first, "stop_step": run.stop_step} if run.first >= 0 else {}
+            self._current.want_pause(run)

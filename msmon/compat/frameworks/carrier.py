@@ -11,7 +11,6 @@ import dataclasses
 import os
 import queue
 import time
-from collections.abc import Callable
 
 import msmon
 from msmon.agent.link.notices import Notices
@@ -23,6 +22,7 @@ from msmon.agent.ranks import evidence as ranks
 from msmon.agent.ranks import process
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Answer, Hello, Status
+from msmon.bus.words import MONITORING_ACTIONS, AgentAction, ProcessState
 from msmon.compat.frameworks.config_text import FrameworkCommand, monitor_text, trace_text
 from msmon.errors import MsmonError, UsageError
 from msmon.sessions import ProcessInfo
@@ -92,7 +92,7 @@ class Carrier:
     def _status(self) -> Status:
         if os.getppid() != self._parent:
             self._link.shut_down(FLUSH_LIMIT_S)  # The rank has ended: nobody reads the texts.
-        return Status("carrier", problem=NO_AGENT)
+        return Status(ProcessState.CARRIER, problem=NO_AGENT)
 
     def _accept(self, command: PendingCommand) -> None:
         try:
@@ -111,7 +111,7 @@ class Carrier:
 def _accepted(command: PendingCommand) -> str:
     """Return the text of an answer, which is sent before the framework carries the command out."""
     text = "accepted; the framework hands it to its ranks at one of their next steps"
-    if not command.ranks or not command.action.startswith("trace."):
+    if not command.ranks or command.action != AgentAction.START_TRACE:
         return text
     return (
         f"{text}; only rank {', '.join(map(str, command.ranks))} is to act, but MindSpore and "
@@ -124,20 +124,18 @@ def _text(command: PendingCommand, launch: str) -> str:
 
     Raises UsageError for a command that a framework can't pass on.
     """
-    area, _, action = command.action.partition(".")
     meant = tuple(command.ranks)
-    makers: dict[str, Callable[[], str]] = {
-        "monitor": lambda: monitor_text(
-            FrameworkCommand(action, command.fields, command.request_id, launch, meant)
-        ),
-        "trace": lambda: trace_text(command.fields, meant),
-    }
-    if area not in makers or command.action == "trace.cancel":
-        raise UsageError(
-            f"{command.action} can't reach a rank through its framework",
-            "call msmon.init() in the job, so that each rank has an agent",
-        )
-    return makers[area]()
+    if command.action == AgentAction.START_TRACE:
+        return trace_text(command.fields, meant)
+    for asked, told in MONITORING_ACTIONS.items():
+        if command.action == told:
+            return monitor_text(
+                FrameworkCommand(asked, command.fields, command.request_id, launch, meant)
+            )
+    raise UsageError(
+        f"{command.action} can't reach a rank through its framework",
+        "call msmon.init() in the job, so that each rank has an agent",
+    )
 
 
 def _identity_of(parent: int, rank: int) -> ProcessInfo:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msmon.bus.words import MonitorAction
 from msmon.errors import UsageError
 from msmon.settings.options import MONITOR_OPTIONS, Option, check_fields
 from msmon.settings.trace_options import TRACE_OPTIONS
@@ -34,8 +35,9 @@ _SAFE = "!\"#$&'()*+,/:;<>?@[\\]^`{|}~"
 class FrameworkCommand:
     """A command of npu-monitor as a rank receives it through its framework."""
 
-    action: str
-    """"start", "update", "stop", or "apply": update if monitoring runs, else start."""
+    action: MonitorAction | None
+    """None: start, or update where monitoring runs already. msMonitor knows no update, so its
+    text for a change is the same as for a start."""
     fields: dict[str, Any] = field(default_factory=dict)
     request_id: str = ""
     launch: str = ""
@@ -54,8 +56,8 @@ class FrameworkCommand:
 def monitor_text(command: FrameworkCommand) -> str:
     """Return the text of an npu-monitor command. Options that it doesn't change are absent."""
     lines = [
-        f"{START_KEY}={_bool(command.action == 'start')}",
-        f"{STOP_KEY}={_bool(command.action == 'stop')}",
+        f"{START_KEY}={_bool(command.action is MonitorAction.START)}",
+        f"{STOP_KEY}={_bool(command.action is MonitorAction.STOP)}",
         f"{REQUEST_KEY}={_encode(command.request_id)}",
         f"{LAUNCH_KEY}={_encode(command.launch)}",
         f"{RANKS_KEY}={','.join(map(str, command.ranks))}",
@@ -109,13 +111,13 @@ def trace_text(fields: Mapping[str, Any], ranks: tuple[int, ...] = ()) -> str:
 _SWITCHES = (START_KEY, STOP_KEY)
 
 
-def _action(config: Mapping[str, str], ours: bool) -> str:
+def _action(config: Mapping[str, str], ours: bool) -> MonitorAction | None:
     starting, stopping = (config.get(key, "").lower() in ("true", "1") for key in _SWITCHES)
     if stopping:
-        return "stop"
+        return MonitorAction.STOP
     if not starting:
-        return "update"
-    return "start" if ours else "apply"
+        return MonitorAction.UPDATE
+    return MonitorAction.START if ours else None
 
 
 def _key(option: Option) -> str:

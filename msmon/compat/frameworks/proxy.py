@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msmon.agent import lifecycle
 from msmon.agent.log import AgentLog
 from msmon.agent.steps.counter import MAX_STEP
+from msmon.bus.rows import TraceRow
+from msmon.bus.words import MONITORING_ACTIONS, MonitorAction, TraceState
 from msmon.compat.frameworks.config_text import monitor_command
 from msmon.settings.options import MONITOR_OPTIONS
 
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 UNINITIALIZED = -1
-TRACE_STATES = {UNINITIALIZED: "uninitialized", 0: "idle", 1: "running", 2: "ready"}
+TRACE_STATES = {
+    UNINITIALIZED: "uninitialized",
+    0: TraceState.IDLE,
+    1: TraceState.RUNNING,
+    2: TraceState.READY,
+}
 """``profiler_status`` as the frameworks number it."""
 UPDATABLE = frozenset(option.name for option in MONITOR_OPTIONS if option.updatable)
 
@@ -111,11 +118,13 @@ class DynamicMonitorProxy:
         if agent is None or not command.is_for(agent.identity.rank, agent.identity.launch):
             return
         action, fields = command.action, command.fields
-        if action == "apply":
-            action = "update" if agent.is_monitoring else "start"
-        if action == "update" and not command.request_id:
+        if action is None:
+            action = MonitorAction.UPDATE if agent.is_monitoring else MonitorAction.START
+        if action is MonitorAction.UPDATE and not command.request_id:
             fields = {name: value for name, value in fields.items() if name in UPDATABLE}
-        agent.submit(f"monitor.{action}", {} if action == "stop" else fields, command.request_id)
+        if action is MonitorAction.STOP:
+            fields = {}
+        agent.submit(MONITORING_ACTIONS[action], fields, command.request_id)
 
     @_never_raises(None)
     def update_profiler_status(self, status: Mapping[str, str]) -> None:
@@ -135,11 +144,11 @@ class DynamicMonitorProxy:
         agent = lifecycle.current_agent()
         if agent is not None:
             agent.note_framework_trace(
-                {
-                    "state": TRACE_STATES.get(state, "unknown"),
-                    "start_step": _number(status, "start_step"),
-                    "stop_step": _number(status, "stop_step"),
-                }
+                TraceRow(
+                    TRACE_STATES.get(state, "unknown"),
+                    start_step=_number(status, "start_step"),
+                    stop_step=_number(status, "stop_step"),
+                )
             )
 
     @_never_raises(None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msmon.bus.messages import Answer, Command
+from msmon.bus.words import AgentAction
 from msmon.daemon.registry import LOST, Process
 
 SendCommand = Callable[[Process, Command, str], bool]
@@ -33,7 +34,7 @@ class Commander:
     async def ask(
         self,
         process: Process,
-        action: str,
+        action: AgentAction,
         fields: dict[str, Any],
         deadline_s: float,
         request_id: str = "",

@@ -12,7 +12,7 @@ from typing import Any, Union
 
 from msmon.bus.messages import MonitorRequest
 from msmon.bus.rows import AnswerRow
-from msmon.bus.words import MonitorAction
+from msmon.bus.words import MONITORING_ACTIONS, AgentAction, MonitorAction
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
@@ -147,7 +147,12 @@ class Monitoring(Commands[MonitorRequest]):
             await self._approve_export(process, export)
         meant = ranks_meant(order.request.selection, process)
         answer = await self.commander.ask(
-            process, f"monitor.{action}", fields, order.deadline_s, request_id, meant
+            process,
+            MONITORING_ACTIONS[MonitorAction(action)],
+            fields,
+            order.deadline_s,
+            request_id,
+            meant,
         )
         row = AnswerRow(
             **identity(process, order.peer),
@@ -183,7 +188,7 @@ class Monitoring(Commands[MonitorRequest]):
             return dataclasses.replace(row, text=text)
         if isinstance(opened, MsmonError):
             until_s = time.monotonic() + UNDO_LIMIT_S
-            await self.commander.ask(process, "monitor.stop", {}, until_s)
+            await self.commander.ask(process, AgentAction.STOP_MONITORING, {}, until_s)
             text = f"{opened.message}; monitoring was stopped again"
             return dataclasses.replace(row, ok=False, text=text, next_step=opened.next_step)
         return dataclasses.replace(row, files=list(opened))

@@ -16,7 +16,7 @@ from typing import Any
 
 from msmon.bus.messages import Answer, Selection, Status, TraceRequest
 from msmon.bus.rows import AnswerRow
-from msmon.bus.words import ProcessState, TraceAction
+from msmon.bus.words import AgentAction, ProcessState, TraceAction
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.commands.base import Commands, Order
 from msmon.daemon.registry import Process
@@ -76,7 +76,7 @@ class Tracing(Commands[TraceRequest]):
     ) -> _Answers:
         """Return process key → answer."""
         if request.action == TraceAction.CANCEL:
-            return await self._ask_all(processes, "trace.cancel", {}, deadline_s)
+            return await self._ask_all(processes, AgentAction.CANCEL_TRACE, {}, deadline_s)
         jobs: dict[str, list[Process]] = {}
         for process in processes:
             jobs.setdefault(process.info.job_id, []).append(process)
@@ -105,7 +105,7 @@ class Tracing(Commands[TraceRequest]):
             )
             asked = {**fields, "start_step": first, "pause_monitor": request.pause_monitor}
             answers = await self._ask_all(
-                ranks, "trace.start", asked, deadline_s, request.selection
+                ranks, AgentAction.START_TRACE, asked, deadline_s, request.selection
             )
             if not any(_has_passed(answer) for answer in answers.values()):
                 return answers
@@ -118,12 +118,12 @@ class Tracing(Commands[TraceRequest]):
     async def _undo(self, ranks: list[Process], answers: _Answers) -> None:
         """Cancel what has begun to wait in some ranks, because another has passed the step."""
         started = [rank for rank in ranks if answers[rank.info.key].ok]
-        await self._ask_all(started, "trace.cancel", {}, time.monotonic() + UNDO_LIMIT_S)
+        await self._ask_all(started, AgentAction.CANCEL_TRACE, {}, time.monotonic() + UNDO_LIMIT_S)
 
     async def _ask_all(
         self,
         processes: Sequence[Process],
-        action: str,
+        action: AgentAction,
         fields: dict[str, Any],
         deadline_s: float,
         selection: Selection | None = None,

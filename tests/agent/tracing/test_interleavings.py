@@ -222,7 +222,7 @@ def test_a_cancel_while_the_files_are_written(job, wait_for, async_mode):
     started.gate.open()
     started.join()
     assert_all_is_as_before(started, wait_for)
-    assert started.tracer.progress.files == ()  # that of the next one
+    assert started.tracer.progress.files == []  # that of the next one
 
 
 def test_a_boundary_whose_trace_was_cancelled_just_before_does_nothing(job, wait_for):

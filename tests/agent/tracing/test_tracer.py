@@ -98,8 +98,8 @@ def test_exactly_the_steps_asked_for_are_traced(job):
     job.step(2)
     assert backend.calls == [("begin", 10, 10), ("step", 11), ("end",), ("write", 10, 11)]
     assert job.state == "done"
-    assert job.tracer.progress.captured == (10, 11)
-    assert job.tracer.progress.files == ("10-11.json",)
+    assert job.tracer.progress.captured == [10, 11]
+    assert job.tracer.progress.files == ["10-11.json"]
     assert job.steps.at_boundary is None
 
 
@@ -109,7 +109,7 @@ def test_warm_up_comes_before_the_first_step_and_is_not_counted(job):
     job.step(20)
     begun = [("begin", 8, 10), ("step", 9), ("step", 10), ("step", 11)]
     assert backend.calls == [*begun, ("end",), ("write", 10, 11)]
-    assert job.tracer.progress.captured == (10, 11)
+    assert job.tracer.progress.captured == [10, 11]
 
 
 def test_next_step_is_the_one_that_begins_next(job):
@@ -154,7 +154,7 @@ def test_one_trace_after_another(job):
     for first in (5, 10):
         job.arm(NotingBackend(), start_step=first)
         job.step(7)
-        assert job.tracer.progress.captured == (first, first + 1)
+        assert job.tracer.progress.captured == [first, first + 1]
 
 
 def test_a_waiting_trace_is_cancelled_at_once(job):
@@ -216,7 +216,7 @@ def test_a_failure_with_a_very_long_text_still_fits_a_status(job):
     job.arm(Wordy(), start_step=2)
     job.step(3)
     assert job.state == "failed"
-    assert encode(Status("idle", trace=job.tracer.progress.as_fields()))
+    assert encode(Status("idle", trace=job.tracer.progress))
 
 
 def test_writing_in_the_background_holds_up_no_step(job):
@@ -225,7 +225,7 @@ def test_writing_in_the_background_holds_up_no_step(job):
     job.arm(backend, start_step=1, analyse=True, async_mode=True)
     job.step(5)
     assert job.state == "parsing"
-    assert job.tracer.progress.captured == (1, 2)
+    assert job.tracer.progress.captured == [1, 2]
     with pytest.raises(CommandRefused, match="still being written"):
         job.arm(NotingBackend(), start_step=20)
     gate.set()

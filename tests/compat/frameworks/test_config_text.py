@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msmon.bus.words import MonitorAction
 from msmon.compat.frameworks.config_text import (
     FrameworkCommand,
     monitor_command,
@@ -32,18 +33,18 @@ FIELDS = {
 
 
 def test_what_was_mentioned_arrives_and_nothing_else():
-    sent = FrameworkCommand("start", FIELDS, "d1-7", "abc", (0, 3))
+    sent = FrameworkCommand(MonitorAction.START, FIELDS, "d1-7", "abc", (0, 3))
     got = monitor_command(parsed_by_torch_npu(monitor_text(sent)))
     assert got == sent
 
 
 @given(st.text(st.characters(blacklist_categories=("Cs",)), max_size=200))
 def test_any_path_survives(path):
-    sent = FrameworkCommand("start", {"log_file": path}, "r")
+    sent = FrameworkCommand(MonitorAction.START, {"log_file": path}, "r")
     assert monitor_command(parsed_by_torch_npu(monitor_text(sent))).fields == sent.fields
 
 
-@pytest.mark.parametrize("action", ["start", "update", "stop"])
+@pytest.mark.parametrize("action", list(MonitorAction))
 def test_every_text_is_recognised_as_npu_monitor(action):
     config = parsed_by_torch_npu(monitor_text(FrameworkCommand(action, {}, "r")))
     assert "NPU_MONITOR_START" in config
@@ -51,7 +52,7 @@ def test_every_text_is_recognised_as_npu_monitor(action):
 
 
 def test_no_key_is_changed_by_mindspore():
-    keys = parsed_by_torch_npu(monitor_text(FrameworkCommand("start", FIELDS, "r")))
+    keys = parsed_by_torch_npu(monitor_text(FrameworkCommand(MonitorAction.START, FIELDS, "r")))
     assert not [key for key in keys if "PROFILE" in key or "ACTIVITIES" in key]
 
 
@@ -72,7 +73,7 @@ MSMONITOR = {
 
 def test_a_text_of_msmonitors_daemon_is_understood():
     command = monitor_command(MSMONITOR)
-    assert command.action == "apply"
+    assert command.action is None
     assert command.fields["log_file"] == "/data/100%25"
     assert command.fields["report_interval_s"] == 60.0
     assert "jsonl_rotate_lines" not in command.fields
@@ -88,7 +89,7 @@ def test_a_wrong_value_names_its_option():
 
 
 def test_ranks_of_another_launch_are_not_meant():
-    command = FrameworkCommand("start", {}, "r", "launch-a", (1,))
+    command = FrameworkCommand(MonitorAction.START, {}, "r", "launch-a", (1,))
     assert command.is_for(1, "launch-a")
     assert command.is_for(1, "")
     assert not command.is_for(1, "launch-b")

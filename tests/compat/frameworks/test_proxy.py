@@ -13,6 +13,8 @@ from msmon.agent import lifecycle
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import MonitorRequest, StatusRequest
+from msmon.bus.rows import TraceRow
+from msmon.bus.words import MonitorAction, TraceState
 from msmon.compat.frameworks.config_text import FrameworkCommand, monitor_text
 from msmon.compat.frameworks.proxy import DynamicMonitorProxy
 from msmon.errors import BusError
@@ -26,12 +28,12 @@ class Agent:
         self.identity = ProcessInfo("host", 1, 1, rank=1, launch="here")
         self.is_monitoring = False
         self.submitted: list[tuple[str, dict, str]] = []
-        self.traces: list[dict] = []
+        self.traces: list[TraceRow] = []
 
     def submit(self, action: str, fields: dict, request_id: str) -> None:
         self.submitted.append((action, fields, request_id))
 
-    def note_framework_trace(self, trace: dict) -> None:
+    def note_framework_trace(self, trace: TraceRow) -> None:
         self.traces.append(trace)
 
 
@@ -44,7 +46,7 @@ def agent(monkeypatch):
 
 
 def config(action: str, request_id: str, launch: str = "here", ranks=(), **fields) -> dict:
-    text = monitor_text(FrameworkCommand(action, fields, request_id, launch, ranks))
+    text = monitor_text(FrameworkCommand(MonitorAction(action), fields, request_id, launch, ranks))
     return dict(line.split("=") for line in text.splitlines())
 
 
@@ -87,7 +89,7 @@ def test_msmonitors_start_of_what_runs_is_an_update(agent):
 def test_trace_status_is_kept_for_the_heartbeat(agent):
     status = {"profiler_status": "2", "current_step": "9", "start_step": "12", "stop_step": "x"}
     DynamicMonitorProxy().update_profiler_status(status)
-    assert agent.traces == [{"state": "ready", "start_step": 12, "stop_step": -1}]
+    assert agent.traces == [TraceRow(TraceState.READY, start_step=12)]
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, {}, {"NPU_MONITOR_START": "true", "DURATION": "x"}])
