@@ -54,6 +54,19 @@ Drops = CountsByStage
 """What was lost per stage (the value of a :class:`DropStage`); None: nobody knows how much."""
 
 
+def alarming_drops(drops: Mapping[str, int | None]) -> Drops:
+    """Return the drops that tell of trouble: stages that lost nothing are left out, and OPEN.
+
+    A job that goes on when its monitoring stops is in the middle of some range, for example
+    its step.
+    """
+    return {
+        stage: count
+        for stage, count in drops.items()
+        if count != 0 and stage != DropStage.OPEN.value
+    }
+
+
 def merged_drops(*parts: Drops) -> Drops:
     """Sum drops per stage; a stage with an unknown part is unknown."""
     total: Drops = {}

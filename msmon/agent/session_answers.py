@@ -5,7 +5,7 @@ from __future__ import annotations
 from msmon.agent.session import MonitoringSession
 from msmon.bus.messages import Answer
 from msmon.records.kinds import format_kinds
-from msmon.sessions import Counts, DropStage
+from msmon.sessions import Counts, DropStage, alarming_drops
 
 
 def session_answer(session: MonitoringSession, text: str) -> Answer:
@@ -27,9 +27,9 @@ def totals(counts: Counts) -> str:
 
     Ranges that were open at the end are told apart: a step is always under way somewhere.
     """
-    drops = {stage: n for stage, n in counts.drops.items() if stage != DropStage.OPEN.value}
-    known = sum(number for number in drops.values() if number is not None)
-    unknown = " and an unknown number" if None in drops.values() else ""
+    drops = alarming_drops(counts.drops).values()
+    known = sum(number for number in drops if number is not None)
+    unknown = " and an unknown number" if None in drops else ""
     received, kept = sum(counts.received.values()), sum(counts.kept.values())
     text = f"{received} records received, {kept} kept, {known}{unknown} dropped"
     still_open = counts.drops.get(DropStage.OPEN.value)

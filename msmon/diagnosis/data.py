@@ -12,6 +12,7 @@ from msmon.bounds import CountsByKind
 from msmon.bus.rows import OutputRow, StatusRow
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.surroundings import Surroundings
+from msmon.sessions import alarming_drops
 
 LATE_FLUSH_S = 10.0
 """The agent flushes about once a second. A longer silence means that MSPTI is blocked."""
@@ -124,7 +125,7 @@ def _untimed(row: StatusRow) -> tuple[str, str]:
 
 
 def _dropped(row: StatusRow) -> tuple[str, str]:
-    lost = [stage for stage, number in row.drops.items() if number != 0]
+    lost = alarming_drops(row.drops)
     if not lost:
         return "", ""
     return f"records were dropped at {', '.join(lost)}", "narrow --kind and --filter"

@@ -34,6 +34,12 @@ def test_a_session_that_delivers_shows_its_stages(place, find) -> None:
     assert "filter 'Kernel:MatMul' matches 40 of 100" in found.details[0]
 
 
+def test_ranges_open_at_a_stop_are_no_trouble(place, find) -> None:
+    found = finding(place, find, drops={"open": 3})
+    assert found.level is Level.OK
+    assert "dropped open 3" in found.details[0]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -51,7 +51,8 @@ def status(
 ) -> int:
     """Show every registered process: state, settings in force, records, drops.
 
-    DROPPED adds up all stages; a + means that more were lost, and nobody knows how many.
+    DROPPED adds up all stages but "open": ranges still open when monitoring stopped. A + means
+    that more were lost, and nobody knows how many.
 
     \b
     Ranks 0 to 7 with all that is known of them, again every two seconds:

@@ -19,7 +19,7 @@ from msmon.commands.asking.answers import (
     terminal_safe,
 )
 from msmon.commands.asking.trace_text import trace_text
-from msmon.sessions import MonitorSettings
+from msmon.sessions import MonitorSettings, alarming_drops
 from msmon.settings.options import MONITOR_OPTION
 
 STATE_STYLES: Mapping[str, str] = {
@@ -50,10 +50,13 @@ def total(counts: Mapping[str, int]) -> int:
 
 
 def dropped_text(drops: Mapping[str, int | None]) -> str:
-    """Add up drops of all stages; "+" where a stage lost an unknown number, "?" if only that."""
-    known = sum(number for number in drops.values() if number is not None)
-    unknown = any(number is None for number in drops.values())
-    if unknown:
+    """Add up drops; "+" where a stage lost an unknown number, "?" if only that.
+
+    Ranges still open at a stop don't count: every normal stop leaves some.
+    """
+    numbers = alarming_drops(drops).values()
+    known = sum(number for number in numbers if number is not None)
+    if None in numbers:
         return f"{short_count(known)}+" if known else "?"
     return short_count(known)
 
@@ -166,7 +169,7 @@ def _facts(row: StatusRow) -> Iterable[str]:
     trace = trace_text(row)
     if trace:
         yield f"trace: {sentence(trace)}"
-    drops = {stage: number for stage, number in row.drops.items() if number != 0}
+    drops = alarming_drops(row.drops)
     if drops:
         yield "dropped: " + _drops_by_stage(drops)
     yield from _troubles(row)

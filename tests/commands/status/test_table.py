@@ -73,6 +73,14 @@ def test_an_unknown_number_of_drops_is_not_zero():
     assert dropped_text({"decode": None, "uplink": 3}) == "3+"
 
 
+def test_ranges_open_at_a_stop_alarm_nobody_and_are_in_the_details():
+    stopped = row(0, settings=None, drops={"open": 3})
+    assert dropped_text(stopped.drops) == "0"
+    assert dropped_text({"open": 3, "markers": 1}) == "1"
+    assert notes([stopped]) == []
+    assert "  dropped  open 3" in [line.plain for line in details(stopped)]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "-"), (-1.0, "-"), (0.4, "0s"), (300, "5m"), (7200, "2h")]
 )
