@@ -52,6 +52,11 @@ class Texts:
         """Length of each fragment in bytes, shape (fragments,)."""
         return np.fromiter(map(len, self.fragments), np.int64, len(self.fragments))
 
+    @cached_property
+    def longest(self) -> int:
+        """Length of the longest fragment in bytes."""
+        return max(map(len, self.fragments), default=0)
+
 
 Part = Union[bytes, Column, Texts]
 """A part of every line: a constant, a column of non-negative integers, or a column of texts.
@@ -86,25 +91,37 @@ def lines(parts: Sequence[Part], count: int) -> bytes:
 
 
 def _end_of_matrix(parts: Sequence[Part], begin: int, count: int) -> int:
-    """Return up to which line one matrix goes: as many lines as its bound allows, at least one."""
+    """Return the line before which one matrix ends; it holds at least one line.
+
+    Mostly the widths of the longest texts of all keep the bound already. Only where they don't
+    is it worth looking at which texts these lines hold.
+    """
     end = min(count, begin + ROWS_AT_ONCE)
+    if sum(map(_width_at_most, parts)) * (end - begin) <= BYTES_AT_ONCE:
+        return end
     while end - begin > 1:
-        width = sum(_greatest_width(part, begin, end) for part in parts)
+        width = sum(_width_of_lines(part, begin, end) for part in parts)
         if width * (end - begin) <= BYTES_AT_ONCE:
             break
         end = begin + max(1, min((end - begin) // 2, BYTES_AT_ONCE // width))
     return end
 
 
-def _greatest_width(part: Part, begin: int, end: int) -> int:
+def _width_at_most(part: Part) -> int:
+    """Return how many bytes a part takes in no line more than."""
     if isinstance(part, bytes):
         return len(part)
+    return part.longest if isinstance(part, Texts) else _MAX_DIGITS
+
+
+def _width_of_lines(part: Part, begin: int, end: int) -> int:
+    """Return how many bytes a part takes in the longest of these lines; the most for numbers."""
     if isinstance(part, Texts):
         return int(part.lengths[part.numbers[begin:end]].max())
-    return _MAX_DIGITS
+    return _width_at_most(part)
 
 
-def _joined(cells: Sequence[Column], count: int, width: int) -> bytes:
+def _joined(cells: Sequence[Column], count: int, width: int) -> bytearray:
     """Lay out the cells of ``count`` lines side by side and take out the padding."""
     constants = np.zeros(width, np.uint8)
     columns = []
@@ -115,11 +132,12 @@ def _joined(cells: Sequence[Column], count: int, width: int) -> bytes:
         else:
             columns.append((place, cell))
         place += cell.shape[-1]
-    matrix = np.empty((count, width), np.uint8)
+    buffer = bytearray(count * width)
+    matrix = np.frombuffer(buffer, np.uint8).reshape(count, width)
     matrix[:] = constants
     for place, cell in columns:
         matrix[:, place : place + cell.shape[1]] = cell
-    return matrix.tobytes().translate(None, b"\0")
+    return buffer.translate(None, b"\0")
 
 
 def _cells(part: Part, begin: int, end: int) -> list[Column]:
