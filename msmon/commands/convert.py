@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from msmon.commands.signals import ended_by_signals
 from msmon.conversion.run import Report, convert
 from msmon.conversion.sources.finding import find_sources
 from msmon.conversion.sources.source import Source
@@ -48,21 +49,26 @@ def convert_command(
     One rank as a workbook:
       msmon convert out/msmonitor_4711_20260101120000000_0.db --to xlsx
     """
+    with ended_by_signals():
+        report = _converted(inputs, target_format, out)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), default=str))
+    else:
+        _show(report)
+    return 1 if report.unread else 0
+
+
+def _converted(inputs: tuple[Path, ...], target_format: str, out: Path | None) -> Report:
     sources = find_sources(inputs)
     try:
         target = choose_target(target_format, out, sources)
     except OSError as error:
         raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
     try:
-        report = _with_progress_bar(sources, target, target_format)
+        return _with_progress_bar(sources, target, target_format)
     except MsmonError as error:  # its sentences may quote a forged file
         error.message, error.next_step = escaped(error.message), escaped(error.next_step)
         raise
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), default=str))
-    else:
-        _show(report)
-    return 1 if report.unread else 0
 
 
 def _with_progress_bar(sources: list[Source], target: Target, target_format: str) -> Report:

@@ -51,18 +51,25 @@ class WorkbookWriter:
     """
 
     def __init__(
-        self, path: Path, kinds: Iterable[ActivityKind] = (), rows_per_sheet: int = EXCEL_ROWS
+        self,
+        path: Path,
+        kinds: Iterable[ActivityKind] = (),
+        rows_per_sheet: int = EXCEL_ROWS,
+        scratch: Path | None = None,
     ) -> None:
         """Begin a workbook with a sheet (at least its header) for each of ``kinds``.
 
-        Raises SinkError when the directory can't be written.
+        ``scratch`` is the directory for what is unfinished, on the file system of ``path``; by
+        default the directory of ``path``. Raises SinkError when it can't be written.
         """
         self._path = path
         self._rows_per_sheet = rows_per_sheet
         self._sheets: dict[ActivityKind, _Sheet] = {}
         try:
-            # row data and the unfinished file live here, so that one removal takes all
-            self._scratch = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
+            # Row data and the unfinished file live here, so that one removal takes all.
+            self._scratch = tempfile.TemporaryDirectory(
+                dir=scratch or path.parent, prefix=f".{path.name}."
+            )
         except OSError as error:
             raise _cannot_write(path, error) from error
         try:

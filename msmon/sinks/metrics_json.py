@@ -1,10 +1,11 @@
 """Windows as JSON lines: one per window and (kind, device, operator).
 
-Keys are msmon's own. Texts come from the jobs; JSON escapes what does not print.
+The keys are msmon's own. Texts come from the jobs, so JSON escapes what does not print.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -13,28 +14,39 @@ from typing import Any
 
 from msmon.errors import SinkError
 from msmon.records.batch import printable
-from msmon.records.windows import Window, operator_rows, quantile_ns
+from msmon.records.window_header import WindowHeader
+from msmon.records.windows import OperatorRow, Window, operator_rows, quantile_ns
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.regular_files import open_regular
 
-WINDOW_FIELDS = {"window": "index", "start_ns": "start_ns", "end_ns": "end_ns", "step": "step"}
-"""Key → field of the window, the same for all operators of it."""
+_WHOLE_WINDOW = {"received", "kept", "untimed", "overflow_names"}
+"""Counts of a whole window. A line is about one operator, and its reader would sum them up."""
 
-OPERATOR_FIELDS = {
-    "device": "device_id",
-    **{name: name for name in ("name", "domain", "count", "total_ns", "min_ns", "max_ns")},
-    "mean_ns": "mean_ns",
+WINDOW_KEYS = {
+    item.name: "window" if item.name == "index" else item.name
+    for item in dataclasses.fields(WindowHeader)
+    if item.name not in _WHOLE_WINDOW
 }
-"""Key → field of an operator's row."""
+"""Field of a window's header → key. A field added to the header gets a key by itself."""
+
+OPERATOR_KEYS = {
+    item.name: "device" if item.name == "device_id" else item.name
+    for item in dataclasses.fields(OperatorRow)
+    if item.name not in ("index", "kind")
+}
+"""Field of an operator → key. A field added to :class:`OperatorRow` gets a key by itself."""
 
 QUANTILES = {"p50_ns": 0.50, "p95_ns": 0.95, "p99_ns": 0.99}
 STDOUT = "-"
 
 
 class MetricsJsonSink(Sink):
-    """Appends to one file, or prints. Lines of one commit go out in one write."""
+    """Appends lines to one file, or prints them.
+
+    The lines of one commit go out in one write, so that a reader mostly sees whole lines.
+    """
 
     NAME = "metrics-json"
     HELP = "Windows as JSON lines, one per window, kind, device and operator."
@@ -69,13 +81,14 @@ class MetricsJsonSink(Sink):
             "host": process.host,
             "pid": process.pid,
             "rank": process.rank,
-            **{key: getattr(window, field) for key, field in WINDOW_FIELDS.items()},
+            **{key: getattr(window, name) for name, key in WINDOW_KEYS.items()},
         }
         for index, row in enumerate(operator_rows(window)):
             fields = {
                 **common,
                 "kind": row.kind.name,
-                **{key: getattr(row, field) for key, field in OPERATOR_FIELDS.items()},
+                **{key: getattr(row, name) for name, key in OPERATOR_KEYS.items()},
+                "mean_ns": row.mean_ns,
                 **{key: quantile_ns(window, index, q) for key, q in QUANTILES.items()},
             }
             self._add(fields)
@@ -101,7 +114,8 @@ class MetricsJsonSink(Sink):
             return
         view = memoryview(self._before + b"".join(self._lines))
         self._lines = []
-        # When the disk is full a line may be torn: the next write must not continue it.
+        # A full disk may tear a line. The next write must not continue it, so it begins with
+        # the end of a line, until a write was whole.
         self._before = b"\n"
         while view:
             view = view[os.write(self._descriptor, view) :]
@@ -117,7 +131,10 @@ class MetricsJsonSink(Sink):
 
 
 def _open_for_append(path: str) -> int:
-    """Open for appending; a last line that a crash has torn is ended first. Raises SinkError."""
+    """Open a file for appending. A last line that a crash has torn is ended first.
+
+    Raises SinkError.
+    """
     try:
         descriptor = open_regular(Path(path), os.O_CREAT | os.O_APPEND | os.O_RDWR)
         size = os.fstat(descriptor).st_size

@@ -18,6 +18,12 @@ from msmon.sessions import Gap, SessionEnd
 from msmon.sinks.log import LogSink
 from msmon.sinks.metrics_json import MetricsJsonSink
 
+KEYS = [
+    "session", "host", "pid", "rank", "window", "start_ns", "end_ns", "step", "kind", "device",
+    "name", "domain", "count", "total_ns", "min_ns", "max_ns", "mean_ns", "p50_ns", "p95_ns",
+    "p99_ns",
+]  # fmt: skip
+
 
 @pytest.fixture
 def window(kernels: Callable[..., Batch]) -> Window:
@@ -40,6 +46,7 @@ def test_one_line_per_operator_with_its_statistics(
     assert {row["name"] for row in rows} == {"MatMul_0", "MatMul_1"}
     assert sum(row["count"] for row in rows) == 1000
     first = rows[0]
+    assert list(first) == KEYS
     assert (first["rank"], first["pid"], first["host"]) == (3, 4003, "host-a")
     assert (first["kind"], first["device"], first["step"]) == ("Kernel", 0, 17)
     assert first["mean_ns"] == first["total_ns"] / first["count"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from msmon.commands.asking.parameters import option_from
 from msmon.commands.demo.cluster import METRICS_FILE, TOTALS_FILE, Cluster
 from msmon.commands.demo.table import operator_table, verdict
 from msmon.commands.demo.totals import Totals, read_totals
+from msmon.commands.signals import ended_by_signals
 from msmon.errors import MsmonError, UsageError
 from msmon.settings.options import Option, real_number, whole_number
 
@@ -90,7 +90,7 @@ def demo(ranks: int | None, seconds: float | None, keep: Path | None) -> None:
     rank_count = RANKS.default if ranks is None else ranks
     duration_s = SECONDS.default if seconds is None else seconds
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    with _ended_by_signals(), _temporary_directory() as private:
+    with ended_by_signals(), _temporary_directory() as private:
         data = _made(keep) if keep else private
         console.print(f"Starting a private daemon and {rank_count} simulated ranks ...")
         simulation = simulation_text(rank_count)
@@ -174,18 +174,3 @@ def _temporary_directory() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exception, so that everything is cleaned up."""
-
-    def end(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

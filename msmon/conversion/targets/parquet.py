@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.scratch import Scratch
 from msmon.conversion.targets.target import Target, require_replaceable
 from msmon.errors import SinkError, UsageError
 from msmon.records.batch import Batch
@@ -35,10 +37,10 @@ class ParquetTarget(Target):
         self._parquet = pyarrow.parquet
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        self._scratch = Scratch(directory)
         self._inputs = tuple(inputs)
         self._source: Source | None = None
         self._writers: dict[ActivityKind, Any] = {}
-        self._paths: dict[ActivityKind, Path] = {}
         self._made: list[Path] = []
         self._pairing = MarkerPairing()
 
@@ -63,19 +65,21 @@ class ParquetTarget(Target):
         """Complete the source's files."""
         for kind, writer in self._writers.items():
             writer.close()
-            path = self._paths[kind]
-            self._unfinished(path).replace(path)
+            path = self._directory / self._file_name(source, kind)
+            (self._scratch.path / path.name).replace(path)
             self._made.append(path)
         self._writers.clear()
 
     def finish(self) -> list[Path]:
+        self._scratch.remove()
         return self._made
 
     def discard(self) -> None:
-        for kind, writer in self._writers.items():
-            writer.close()
-            self._unfinished(self._paths[kind]).unlink(missing_ok=True)
+        for writer in self._writers.values():
+            with contextlib.suppress(OSError):  # what is buffered is not wanted any more
+                writer.close()
         self._writers.clear()
+        self._scratch.remove()
 
     def _writer(self, kind: ActivityKind, schema: Any) -> Any:
         if kind not in self._writers:
@@ -83,14 +87,13 @@ class ParquetTarget(Target):
             process = self._source.process
             facts = {"rank": process.rank, "pid": process.pid, "host": process.host}
             metadata = {name: str(value) for name, value in facts.items()}
-            path = self._directory / f"{self._source.stem}.{kind.name}.parquet"
-            require_replaceable(path, self._inputs)
-            self._paths[kind] = path
+            name = self._file_name(self._source, kind)
+            require_replaceable(self._directory / name, self._inputs)
             self._writers[kind] = self._parquet.ParquetWriter(
-                self._unfinished(path), schema.with_metadata(metadata)
+                self._scratch.path / name, schema.with_metadata(metadata)
             )
         return self._writers[kind]
 
     @staticmethod
-    def _unfinished(path: Path) -> Path:
-        return path.with_name(f".{path.name}.unfinished")
+    def _file_name(source: Source, kind: ActivityKind) -> str:
+        return f"{source.stem}.{kind.name}.parquet"

@@ -9,13 +9,13 @@ one hour before the first record: a double holds them exactly, unlike wall-clock
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from msmon.conversion.targets.scratch import Scratch
 from msmon.conversion.targets.tracks import ProcessTracks, SeenIds, Track, numbering
 from msmon.records.batch import Batch, Column, printable
 from msmon.records.kinds import ActivityKind, MemcpyKind, SourceKind
@@ -38,11 +38,11 @@ class PerfettoTrace:
     """Writes one trace of any number of processes; :meth:`close` puts it in its place."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a trace beside ``path``. Raises OSError."""
+        """Begin a trace, out of sight until it is complete. Raises OSError."""
         self._path = path
-        descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        self._unfinished = Path(unfinished)
-        self._file = os.fdopen(descriptor, "w", encoding="ascii", buffering=1 << 20)
+        self._scratch = Scratch(path.parent)
+        self._unfinished = self._scratch.path / "trace.json"
+        self._file = self._unfinished.open("w", encoding="ascii", buffering=1 << 20)
         self._base_ns: int | None = None
         self._numbers = numbering()
         self._processes = 0
@@ -61,11 +61,13 @@ class PerfettoTrace:
         self._file.close()
         self._unfinished.chmod(0o640)
         self._unfinished.replace(self._path)
+        self._scratch.remove()
 
     def discard(self) -> None:
         """Remove everything written so far."""
-        self._file.close()
-        self._unfinished.unlink()
+        with contextlib.suppress(OSError):  # what could not be written is not wanted any more
+            self._file.close()
+        self._scratch.remove()
 
     def emit(self, event: str) -> None:
         """Write one event, given as a JSON object."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 import uuid
 from pathlib import Path
 
 from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.scratch import Scratch
 from msmon.conversion.targets.target import Target
 from msmon.records.batch import Batch
 from msmon.records.kinds import format_kinds
@@ -34,10 +34,7 @@ class SessionFilesTarget(Target):
         super().__init__()
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._scratch = tempfile.TemporaryDirectory(
-            dir=directory.resolve(),  # the sinks refuse a path with links in it
-            prefix=".msmon-convert.",
-        )
+        self._scratch = Scratch(directory.resolve())  # the sinks refuse a path with links in it
         self._export_type = export_type
         self._sink: Sink = SqliteSink() if export_type == "DB" else JsonlSink()
         self._session_id = ""
@@ -50,7 +47,7 @@ class SessionFilesTarget(Target):
         self._seq = 1
         settings = MonitorSettings(
             kinds=format_kinds(source.kinds),
-            log_file=self._scratch.name,
+            log_file=str(self._scratch.path),
             export_type=self._export_type,
             jsonl_rotate_lines=_LINES_PER_FILE,
         )
@@ -81,7 +78,7 @@ class SessionFilesTarget(Target):
         self._sink.close()
         made: list[Path] = []
         try:
-            for path in sorted(Path(self._scratch.name).glob("msmonitor_*")):
+            for path in sorted(self._scratch.path.glob("msmonitor_*")):
                 place = self._directory / path.name
                 os.link(path, place)
                 made.append(place)
@@ -89,14 +86,14 @@ class SessionFilesTarget(Target):
             for place in made:
                 place.unlink()
             raise
-        self._scratch.cleanup()
+        self._scratch.remove()
         return made
 
     def discard(self) -> None:
         """Remove the scratch directory."""
         with contextlib.suppress(OSError, ValueError):
             self._sink.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     def _next_seq(self) -> int:
         self._seq += 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from msmon.conversion.sources.source import Source
+from msmon.conversion.targets.scratch import Scratch
 from msmon.conversion.targets.target import Target, require_replaceable
 from msmon.formats.workbook import WorkbookWriter
 from msmon.records.batch import Batch
@@ -21,6 +22,7 @@ class WorkbookTarget(Target):
     """
 
     def __init__(self, out: Path, single: bool, inputs: Iterable[Path]) -> None:
+        """Make the directory. Raises OSError."""
         super().__init__()
         self._out = out
         self._single = single
@@ -28,13 +30,15 @@ class WorkbookTarget(Target):
         self._made: list[Path] = []
         self._book: WorkbookWriter | None = None
         self._pairing = MarkerPairing()
+        directory = out.parent if single else out
+        directory.mkdir(parents=True, exist_ok=True)
+        self._scratch = Scratch(directory)
 
     def begin(self, source: Source) -> None:
         """Begin the workbook of a source."""
         path = self._out if self._single else self._out / f"{source.stem}.xlsx"
         require_replaceable(path, self._inputs)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._book = WorkbookWriter(path)
+        self._book = WorkbookWriter(path, scratch=self._scratch.path)
         self._made.append(path)
         self._pairing = MarkerPairing()
 
@@ -53,9 +57,11 @@ class WorkbookTarget(Target):
         book.close()
 
     def finish(self) -> list[Path]:
+        self._scratch.remove()
         return self._made
 
     def discard(self) -> None:
         if self._book is not None:
             self._book.discard()
             self._book = None
+        self._scratch.remove()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from msmon.conversion.targets.perfetto import PerfettoTrace
-from msmon.conversion.targets.tracks import SeenIds
+from msmon.conversion.targets.tracks import MAX_LANES, SeenIds
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag
@@ -130,6 +130,18 @@ def test_slices_of_a_track_nest(two_ranks: dict[str, Any]) -> None:
                 open_ends.pop()
             assert not open_ends or end <= open_ends[-1]
             open_ends.append(end)
+
+
+def test_ranges_that_overlap_too_many_others_are_counted_instead_of_drawn(tmp_path: Path) -> None:
+    trace = PerfettoTrace(tmp_path / "trace.json")
+    process = trace.process(ProcessInfo("h", 1, 1))
+    crossing = [(number, 1000 + number) for number in range(MAX_LANES + 10)]
+    process.write_markers(MarkerPairing().add(ranges(*crossing, (5000, 5001))))
+    trace.close()
+    tracks = slices_by_track(load(tmp_path / "trace.json"))
+    assert len(tracks) == MAX_LANES
+    assert sum(map(len, tracks.values())) == MAX_LANES + 1
+    assert process.untimed == 10
 
 
 def test_arrows_lead_from_each_call_to_its_kernel(two_ranks: dict[str, Any]) -> None:

@@ -10,10 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
@@ -22,7 +19,6 @@ from msmon.sinks.base import CommitFailed, Progress
 from msmon.sinks.file_names import create_session_file
 from msmon.sinks.jsonl.limits import limits_in_force
 from msmon.sinks.jsonl.sink import JsonlSink
-from msmon.sinks.jsonl.text_columns import Texts, json_text, lines
 
 END = SessionEnd(1_790_000_100_000_000_000, "stop")
 
@@ -330,21 +326,3 @@ def test_limits_from_the_environment(
     if changed:
         assert given in caplog.text
         assert str(used) in caplog.text
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 2**64 - 1), st.text(st.characters(codec="utf-8"), max_size=40)),
-        min_size=1,
-        max_size=50,
-    )
-)
-def test_lines_equal_those_of_the_json_module(rows: list[tuple[int, str]]) -> None:
-    numbers = np.array([number for number, _ in rows], np.uint64)
-    texts = Texts([json_text(text) for _, text in rows], np.arange(len(rows)))
-    made = lines([b'{"number":', numbers, b',"text":', texts, b"}\n"], len(rows))
-    expected = [
-        json.dumps({"number": number, "text": text}, ensure_ascii=False, separators=(",", ":"))
-        for number, text in rows
-    ]
-    assert made.decode() == "".join(f"{item}\n" for item in expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,44 @@ def test_processes_without_a_rank_and_jobs_with_equal_ranks_stay_apart(tmp_path:
     names = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "node-1").glob("*"))
     assert names == [f"node-1/{name}" for name in ("job_.._etc", "job_123_4", "pid_7", "pid_8")]
     sink.close()
+
+
+@pytest.mark.parametrize("letter", ["x", "名", "."])
+def test_names_of_directories_are_short_whatever_a_process_calls_itself(
+    tmp_path: Path, letter: str
+) -> None:
+    sink = TensorBoardSink(dir=str(tmp_path))
+    sink.open_session(session(host=letter * 10_000, job_id=letter * 10_000))
+    sink.close()
+    (host,) = tmp_path.iterdir()
+    (job,) = host.iterdir()
+    assert {letter, "_"} >= set(host.name)
+    for name in (host.name, job.name):
+        assert len(os.fsencode(name)) <= 210
+
+
+@pytest.mark.parametrize("what", ["pipe", "link"])
+@pytest.mark.parametrize(
+    "place", [".msmon-writer.lock", "device_0/events.out.tfevents.1700000000.node-1.1.s0"]
+)
+def test_what_was_put_at_the_name_of_a_file_is_neither_followed_nor_waited_for(
+    tmp_path: Path, what: str, place: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    path = tmp_path / "runs/node-1/rank_0" / place
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path) if what == "pipe" else path.symlink_to(victim)
+    sink = TensorBoardSink(dir=str(tmp_path / "runs"))
+    with pytest.raises(OSError, match=re.escape(path.name)):
+        write_one_window(sink)
+    sink.close()
+    assert victim.read_bytes() == b"mine"
+
+
+def write_one_window(sink: TensorBoardSink) -> None:
+    sink.open_session(session())
+    sink.write_window("s1", 2, window(1, MATMUL))
 
 
 def test_a_folder_locked_by_another_writer_is_left_alone(tmp_path: Path) -> None:
