@@ -2,11 +2,10 @@
 
 - 1,000 idle agents that send heartbeats: CPU and memory of the daemon, and the time until
   each of them has answered a start and a stop;
-- 16 agents that aggregate 200,000 records per second each and send a window of them every
-  second: CPU of the daemon, and whether every window reaches its output.
+- 16 agents, each of which sends every second a window of 200,000 records: CPU of the daemon,
+  and whether every window reaches its output.
 
-The agents are DEALER sockets in a few processes; they speak the real protocol, with the
-real codec and CURVE, but do nothing else.
+The agents are those of ``light_agents.py``, in a few processes.
 
     python benchmarks/fleet.py [AGENTS]
 """
@@ -23,38 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
-import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import msmon
+from light_agents import OPERATORS, RECORDS_PER_SECOND
+
 from msmon.bus.client import Client
-from msmon.bus.codec import decode, encode
-from msmon.bus.endpoints import Endpoint, local_endpoint
-from msmon.bus.messages import (
-    Answer,
-    Command,
-    Hello,
-    Message,
-    MonitorRequest,
-    Refused,
-    Reply,
-    SessionClosed,
-    SessionOpened,
-    Status,
-    StatusRequest,
-    Welcome,
-    WindowReport,
-)
+from msmon.bus.endpoints import local_endpoint
+from msmon.bus.messages import Message, MonitorRequest, Reply, StatusRequest
 from msmon.errors import BusError
-from msmon.records.batch import Batch
-from msmon.records.dtypes import DTYPES
-from msmon.records.kinds import ActivityKind
-from msmon.records.statistics import WindowStatistics
-from msmon.records.windows import Window
-from msmon.sessions import Counts, ProcessInfo, SessionEnd
 
 AGENTS = 1000
 AGENTS_PER_PROCESS = 250
@@ -64,120 +41,16 @@ MEMORY_BUDGET_MIB = 150.0
 ANSWER_BUDGET_S = 3.0
 
 BUSY_AGENTS = 16
-RECORDS_PER_SECOND = 200_000
-OPERATORS = 60
 BUSY_SECONDS = 10.0
 BUSY_CPU_BUDGET = 0.10
 START_LIMIT_S = 120.0
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def window_of_a_second() -> Window:
-    """Aggregate what a device records in a second, as the agent does."""
-    generator = np.random.default_rng(3)
-    records = np.zeros(RECORDS_PER_SECOND, DTYPES[ActivityKind.Kernel])
-    records["kind"] = ActivityKind.Kernel
-    records["start_ns"] = 10**18 + np.arange(RECORDS_PER_SECOND) * 5_000
-    records["end_ns"] = records["start_ns"] + generator.integers(500, 4_500, RECORDS_PER_SECOND)
-    records["name"] = generator.integers(1, OPERATORS + 1, RECORDS_PER_SECOND)
-    names = ("", *(f"MatMulV3_{number}" for number in range(OPERATORS)))
-    statistics = WindowStatistics()
-    statistics.add(Batch(ActivityKind.Kernel, records, names), received=RECORDS_PER_SECOND)
-    return statistics.close(0, 10**18, 10**18 + 10**9, -1)
-
-
-class LightAgent:
-    """One DEALER that registers as a process and answers commands at once."""
-
-    def __init__(self, context: zmq.Context[Any], endpoint: Endpoint, number: int) -> None:
-        self._pid = 100_000 + number
-        self._number = number
-        self.session_id = ""
-        self.seq = 0
-        self.windows = 0
-        self.heartbeat_s = 0.0
-        """0 until it is registered."""
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        assert endpoint.client_keys is not None
-        self.socket.curve_serverkey = endpoint.server_public_key
-        self.socket.curve_publickey = endpoint.client_keys.public
-        self.socket.curve_secretkey = endpoint.client_keys.secret
-        self.socket.connect(endpoint.url)
-        process = ProcessInfo("bench", self._pid, 1, rank=number, command="bench")
-        self._send(Hello(msmon.__version__, "agent", process))
-
-    def receive(self) -> None:
-        """Take what has arrived."""
-        while self.socket.poll(0):
-            envelope = decode(self.socket.recv_multipart(), sender="daemon", receiver="agent")
-            message = envelope.message
-            if isinstance(message, Welcome):
-                self.heartbeat_s = message.heartbeat_s
-                self.heartbeat()
-            elif isinstance(message, Command):
-                self._obey(message, envelope.message_id)
-            elif isinstance(message, Refused):
-                raise SystemExit(f"agent {self._number}: {message.reason}")
-
-    def heartbeat(self) -> None:
-        """Send the status that a process of a real job has."""
-        counts = Counts({"Kernel": self.windows * RECORDS_PER_SECOND})
-        state = "monitoring" if self.session_id else "idle"
-        self._send(Status(state, 1, 0.1, self.session_id, counts=counts))
-
-    def send_window(self, window: Window, payload: list[bytes]) -> None:
-        """Send a window of the running session."""
-        self.seq += 1
-        plain = {**window.header_fields(), "index": self.windows}
-        self.windows += 1
-        self._send(WindowReport(self.session_id, self.seq, **plain), payload=payload)
-
-    def _obey(self, command: Command, message_id: str) -> None:
-        if command.action == "monitor.start":
-            self.session_id, self.seq = f"{self._pid}-{time.monotonic_ns()}", 1
-            self._send(SessionOpened(self.session_id, 1, command.fields, time.time_ns()))
-            self._send(Answer(True, "started", "", self.session_id), message_id)
-        else:
-            ended, self.session_id = self.session_id, ""
-            end = SessionEnd(time.time_ns(), "stopped")
-            self._send(SessionClosed(ended, self.seq + 1, end))
-            self._send(Answer(True, "stopped", "", ended), message_id)
-
-    def _send(self, message: Message, message_id: str = "", payload: Any = ()) -> None:
-        self.socket.send_multipart(encode(message, message_id, payload))
-
-
-def run_agents(first: int, count: int, send_windows: bool) -> None:
-    """Be ``count`` agents until killed; heartbeats are spread over their interval."""
-    context: zmq.Context[Any] = zmq.Context()
-    endpoint = local_endpoint(os.environ)
-    agents = [LightAgent(context, endpoint, first + number) for number in range(count)]
-    poller = zmq.Poller()
-    by_socket = {agent.socket: agent for agent in agents}
-    for agent in agents:
-        poller.register(agent.socket, zmq.POLLIN)
-    window = window_of_a_second()
-    payload = window.to_frames()
-    turn = 0
-    while True:
-        for socket, _ in poller.poll(20):
-            by_socket[socket].receive()
-        interval_s = agents[0].heartbeat_s or 1.0
-        due = int(time.monotonic() / interval_s * count)
-        for number in range(turn or due, due):
-            agent = agents[number % count]
-            if agent.heartbeat_s:
-                agent.heartbeat()
-            if send_windows and agent.session_id:
-                for _ in range(round(interval_s)):
-                    agent.send_window(window, payload)
-        turn = due
+LIGHT_AGENTS = Path(__file__).with_name("light_agents.py")
 
 
 class Fleet:
-    """A daemon and agents that are its only clients."""
+    """A daemon and the agents that register with it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -199,7 +72,7 @@ class Fleet:
         """Start agents and wait until they are registered."""
         for first in range(0, agents, AGENTS_PER_PROCESS):
             count = min(AGENTS_PER_PROCESS, agents - first)
-            self._start(__file__, "--agents", str(first), str(count), str(int(send_windows)))
+            self._start(str(LIGHT_AGENTS), str(first), str(count), str(int(send_windows)))
         self._await(lambda: self._live() >= agents, f"{agents} agents to register")
 
     def request(self, message: Message) -> Reply:
@@ -209,7 +82,7 @@ class Fleet:
             return reply
 
     def seconds_of(self, action: str, **fields: Any) -> float:
-        """Return how long a command to all agents takes."""
+        """Return the seconds until all agents have answered a command."""
         began_s = time.perf_counter()
         reply = self.request(MonitorRequest(action, fields, timeout_s=START_LIMIT_S))
         if reply.outcome != "ok":
@@ -302,9 +175,6 @@ def measure_busy(show: Callable[[str, float], None]) -> None:
 
 
 def main() -> None:
-    if "--agents" in sys.argv:
-        first, count, send_windows = map(int, sys.argv[2:])
-        run_agents(first, count, bool(send_windows))
     measure_idle(int(sys.argv[1]) if len(sys.argv) > 1 else AGENTS, ratio)
     measure_busy(ratio)
 

@@ -1,6 +1,6 @@
-"""What exported files hold, read with sqlite3 and json alone.
+"""Reads exported files with sqlite3 and json, without msmon's own readers.
 
-Counts are activity records: a range of markers is two of them.
+All counts are activity records: a range is two of them, its start and its end marker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _TABLES = {
     "Memory": "MSMON_MEMORY",
     "NodeAPI": "MSMON_NODE_API",
 }
-"""Tables with a row and times per record."""
+"""Tables that have a row with both times for each record."""
 
 _TASK_TABLES = {"Kernel": "COMPUTE_TASK_INFO", "MemSet": "MSMON_MEMSET", "MemCpy": "MEMCPY_INFO"}
-"""Tables whose rows have their times in TASK."""
+"""Tables whose times are in the table TASK."""
 
 _NAMES = {"Communication": "opType", "Hccl": "name", "NodeAPI": "name", "Kernel": "name"}
 """Column with the id of the record's name, for kinds that have one."""
 
 
 class Event(NamedTuple):
-    """A record, or a range of markers, as both formats hold it. ``name`` may be empty."""
+    """A record or a range, as both formats hold it. ``name`` may be ""."""
 
     kind: str
     start_ns: int
@@ -57,7 +57,7 @@ class Database:
 
     @property
     def end(self) -> str:
-        """How the session ended."""
+        """How the session ended, for example "stopped"."""
         ((reason,),) = self.query("SELECT value FROM META_DATA WHERE name='msmon_session_end'")
         return str(reason)
 
@@ -81,12 +81,12 @@ class Database:
 
     @property
     def unpaired_markers(self) -> int:
-        """Marker records that are part of no range or mark."""
+        """Number of marker records without their counterpart."""
         rows = self.query("SELECT value FROM MSMON_STATE WHERE name='unpaired_markers'")
         return int(rows[0][0]) if rows else 0
 
     def doubled(self) -> int:
-        """Return kernels that are in the file more than once."""
+        """Return how many kernels too many the file holds, because some are there twice."""
         if "COMPUTE_TASK_INFO" not in self._tables:
             return 0
         return self._count(
@@ -96,7 +96,7 @@ class Database:
         )
 
     def gaps(self) -> list[tuple[str, str, int | None, str]]:
-        """Return (stage, kind name, records, reason) of what is marked as missing."""
+        """Return (stage, kind name, records or None if unknown, reason) of each gap."""
         return self.query("SELECT stage, kind, records, reason FROM MSMON_GAPS")
 
     def events(self) -> Counter[Event]:
@@ -138,7 +138,7 @@ class Database:
 
 
 class JsonLines:
-    """The JSONL files, out of those given, of one process."""
+    """Those of the given JSONL files that belong to one process."""
 
     def __init__(self, paths: Iterable[Path], pid: int) -> None:
         self.lines: list[dict[str, Any]] = [
@@ -157,7 +157,7 @@ class JsonLines:
         return counts
 
     def gaps(self) -> list[dict[str, Any]]:
-        """Return the lines on what is missing."""
+        """Return the lines of the kind gap."""
         return [line for line in self.lines if line["kind"] == "gap"]
 
     def events(self) -> Counter[Event]:

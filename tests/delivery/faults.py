@@ -1,8 +1,7 @@
-"""Faults, one after the other, on a job that is being exported; and the reckoning at its end.
+"""Strikes a job that is being exported with one fault after the other.
 
-For every rank that was not killed: records = rows in its file + drops counted in it, for
-each kind, exactly; nothing is there twice. Used short by the tests, long by
-``scripts/soak``.
+At the end ``reckoning`` compares what each rank recorded with what its files hold. The tests run
+it for a short time, ``scripts/soak`` for a long one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,7 +19,9 @@ from pathlib import Path
 import psutil
 from exports import Database, JsonLines, databases
 from job import ALL_KINDS, TRAIN, Job, Rank, wait_for
+from peak_memory import PeakMemory
 from ports import free_port
+from reckoning import Reckoning, reckon
 from surroundings import Clock, Network, SmallDisk, possible
 
 from msmon.bus.keys import KeyPair, key_file_text
@@ -34,50 +34,39 @@ from msmon.agent import lifecycle
 from msmon.bus.endpoints import remote_endpoint
 lifecycle.local_endpoint = lambda environ: remote_endpoint("{host}", {port}, Path("{keys}"))
 """
-"""Before the training program: makes its agent connect to a daemon on another host."""
+"""Code before the training program. It makes the agent connect to a daemon on another host."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much and how long."""
+    """How much the job records and how long each fault lasts."""
 
     ranks: int = 8
     rate: int = 50_000
     calm_s: float = 5.0
-    """Between two faults."""
+    """Time between two faults."""
     away_s: float = 10.0
+    """How long the daemon is gone, the disk is full, the network is cut."""
     stopped_s: float = 20.0
     slow_s: float = 20.0
     disk_bytes: int = 8 << 30
     seconds: float = 0.0
-    """Rounds of all faults begin for so long, at least one."""
-
-
-@dataclass
-class Reckoning:
-    """What became of the records of one rank, all kinds together."""
-
-    rank: Rank
-    recorded: int
-    written: int
-    dropped: dict[str, int]
-    """By the stage that dropped them."""
-    problems: list[str]
+    """A new round of all faults begins until so much time has passed. There is at least one."""
 
 
 @dataclass
 class Report:
-    """The end of a run. ``problems`` is empty when everything holds."""
+    """The result of a run. ``problems`` is empty if no record was lost without being counted."""
 
     problems: list[str] = field(default_factory=list)
     faults: list[tuple[str, float]] = field(default_factory=list)
-    """Name and seconds until every rank delivered again."""
+    """Name of each fault, and seconds from its end until every rank delivered again."""
     ranks: list[Reckoning] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
 
 
 class FaultRun:
-    """One run in a directory of its own. ``report`` is filled as it goes on."""
+    """One run in a directory of its own. It fills ``report`` while it goes on."""
 
     def __init__(self, directory: Path, load: Load, say: Callable[[str], None]) -> None:
         self.load = load
@@ -94,7 +83,7 @@ class FaultRun:
         self._network: Network | None = None
 
     def run(self) -> Report:
-        """Start everything, let every fault happen, stop, and reckon."""
+        """Start everything, cause every fault, stop, and compare records with files."""
         with ExitStack() as stack:
             if possible():
                 disk = SmallDisk(self._directory / "disk", self.load.disk_bytes)
@@ -185,7 +174,7 @@ class FaultRun:
         self.report.faults.append((name, time.monotonic() - over_s))
 
     def _await_deliveries(self) -> None:
-        """Wait until the daemon sees every rank record, and the outputs have caught up."""
+        """Wait until every rank has sent new records since this call."""
         job = self._job
         before = job.await_states("monitoring")
 
@@ -240,7 +229,7 @@ class FaultRun:
         return "no daemon"
 
     def _slow_outputs(self) -> None:
-        """Let the processes of the file outputs run for only a fifth of the time."""
+        """Let the processes of the file outputs run only a fifth of the time."""
         assert self._job.daemon is not None
         outputs = psutil.Process(self._job.daemon.pid).children()
         assert outputs, "no output runs in a process of its own"
@@ -260,7 +249,10 @@ class FaultRun:
         self._network.mend()
 
     def _shift_clock(self) -> None:
-        """Days forward, where the daemon is also killed and restarted, then back and beyond."""
+        """Shift the clock three days forward, kill the daemon meanwhile, then shift it back.
+
+        It goes back to three days before the true time, and at last to the true time.
+        """
         self._clock.shift(3 * DAY_S)
         time.sleep(self.load.calm_s)
         self._job.end_daemon(signal.SIGKILL)
@@ -308,78 +300,3 @@ class FaultRun:
         figures["dropped and counted"] = ", ".join(
             f"{stage} {count:,}" for stage, count in sorted(dropped.items())
         )
-
-
-def reckon(rank: Rank, database: Database, lines: JsonLines) -> Reckoning:
-    """Compare what a rank recorded with what its files hold and what they say is missing."""
-    recorded, written = rank.recorded(), database.counts()
-    dropped: Counter[str] = Counter()
-    by_kind: Counter[str] = Counter()
-    problems = []
-    for stage, kind, count, reason in database.gaps():
-        if count is None:
-            problems.append(f"an unknown number was lost: {stage}, {reason}")
-        else:
-            dropped[stage] += count
-            by_kind[kind] += count
-    if written + by_kind != Counter(recorded):
-        problems.append(f"recorded {recorded}, written {written}, dropped {by_kind}")
-    if database.doubled():
-        problems.append(f"{database.doubled()} kernels are in the database twice")
-    problems += _reckon_lines(recorded, lines)
-    label = f"rank {rank.rank} (pid {rank.pid}): "
-    return Reckoning(
-        rank,
-        sum(recorded.values()),
-        sum(written.values()),
-        dict(dropped),
-        [label + problem for problem in problems],
-    )
-
-
-def _reckon_lines(recorded: dict[str, int], lines: JsonLines) -> list[str]:
-    """Markers are left out: lines don't hold those without a counterpart."""
-    total = lines.counts()
-    for gap in lines.gaps():
-        if gap["records"] is None:
-            return [f"JSONL: an unknown number was lost: {gap['stage']}, {gap['reason']}"]
-        total.update(gap["records"])
-    del total["Marker"]
-    expected = {kind: count for kind, count in recorded.items() if kind != "Marker"}
-    return [] if total == expected else [f"JSONL: recorded {expected}, found {dict(total)}"]
-
-
-class PeakMemory:
-    """Watches the memory (USS: what a process has for itself) of daemon, outputs and ranks."""
-
-    def __init__(self, job: Job) -> None:
-        self.daemon_bytes = self.output_bytes = self.rank_bytes = 0
-        self._job = job
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.5):
-            daemon = self._job.daemon
-            with contextlib.suppress(psutil.Error):
-                if daemon is not None:
-                    process = psutil.Process(daemon.pid)
-                    self.daemon_bytes = max(self.daemon_bytes, _own_bytes(process))
-                    for child in process.children():
-                        self.output_bytes = max(self.output_bytes, _own_bytes(child))
-            for rank in list(self._job.ranks):
-                with contextlib.suppress(psutil.Error):
-                    own = _own_bytes(psutil.Process(rank.pid))
-                    self.rank_bytes = max(self.rank_bytes, own)
-
-
-def _own_bytes(process: psutil.Process) -> int:
-    return int(process.memory_full_info().uss)

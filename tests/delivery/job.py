@@ -1,7 +1,6 @@
-"""A simulated job on this machine, and the daemon that watches it, as real processes.
+"""A simulated job and the daemon that watches it, as real processes on this machine.
 
-Everything lives in one directory of its own. Used by the delivery tests and by
-``scripts/soak``.
+All their files are in one directory. The delivery tests and ``scripts/soak`` use it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,11 @@ with open(os.environ["STALL_FILE"], "w") as file:
 
 @dataclass
 class Rank:
-    """One process of the job. ``ledger`` is written when its session has stopped."""
+    """One process of the job.
+
+    Its simulation writes ``ledger`` when a session has stopped, its loop writes ``stall`` at
+    the end.
+    """
 
     rank: int
     process: subprocess.Popen[bytes]
@@ -68,14 +71,14 @@ class Rank:
         return self.process.pid
 
     def recorded(self) -> dict[str, int]:
-        """Return kind name → records that its simulation wrote into buffers."""
+        """Return kind name → records that the simulation wrote into buffers."""
         emitted: dict[str, int] = json.loads(self.ledger.read_text())["emitted"]
         return emitted
 
     def recorded_so_far(self) -> Operators:
         """Return (kind, name) → (records, total ns), from all sessions that have stopped.
 
-        Records without a name are under the empty one, without their times.
+        Records without a name have the key (kind, ""), and 0 as their time.
         """
         if not self.ledger.exists():
             return {}
@@ -99,7 +102,7 @@ class Rank:
 
 
 class Job:
-    """Daemon and ranks in ``directory``, whose path must be short enough for a socket."""
+    """A daemon and ranks. The path of ``directory`` must be short enough for a socket."""
 
     def __init__(self, directory: Path, ranks: int, simulation: str) -> None:
         self.directory = directory
@@ -159,7 +162,7 @@ class Job:
         prefix: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
     ) -> Rank:
-        """Start a process of the job; ``prefix`` is a command that runs it elsewhere."""
+        """Start a rank. ``prefix`` is a command that runs it, for example in another namespace."""
         ledger = self.directory / f"ledger-{len(self.ranks)}.json"
         stall = self.directory / f"stall-{len(self.ranks)}.json"
         environ = {
@@ -187,7 +190,7 @@ class Job:
         self.await_states("idle")
 
     def end_ranks(self) -> None:
-        """Have every rank that still lives end as a training job does."""
+        """Let every rank that still lives end normally."""
         for rank in self.living:
             rank.process.send_signal(signal.SIGTERM)
         for rank in self.living:
@@ -207,12 +210,12 @@ class Job:
             return reply
 
     def command(self, action: str, *ranks: Rank, **fields: Any) -> Reply:
-        """Have npu-monitor started, updated or stopped in these ranks; none given: all."""
+        """Start, update or stop npu-monitor in these ranks, or in all if none is given."""
         selection = Selection(pids=[rank.pid for rank in ranks])
         return self.request(MonitorRequest(action, fields, selection, timeout_s=DEADLINE_S))
 
     def rows(self) -> dict[int, StatusRow]:
-        """Return pid → row of status; empty while there is no daemon."""
+        """Return pid → row of the status; {} while there is no daemon."""
         try:
             return {row.pid: row for row in self.request(StatusRequest()).status_rows}
         except BusError:
@@ -223,7 +226,7 @@ class Job:
         return self.request(StatusRequest()).daemon
 
     def await_states(self, state: str, *ranks: Rank) -> dict[int, StatusRow]:
-        """Wait until these ranks, or all that live, are in a state; returns the rows."""
+        """Wait until these ranks, or all that live, are in a state, and return all rows."""
         pids = [rank.pid for rank in ranks or self.living]
 
         def reached() -> dict[int, StatusRow] | None:
@@ -235,7 +238,7 @@ class Job:
         return wait_for(reached, f"state {state} of {pids}")
 
     def msmon(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command line."""
+        """Run the command ``msmon``."""
         return subprocess.run(
             [sys.executable, "-W", "error", "-m", "msmon.commands.main", *arguments],
             env=self._environ,

@@ -6,14 +6,14 @@ import random
 import socket
 
 BELOW_EPHEMERAL = range(10_000, 30_000)
-"""The kernel gives none of these to a socket that asks for any port (ip(7))."""
+"""The kernel gives none of these to a socket that asks for any free port (ip(7))."""
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, and that no other test is likely to get.
+    """Return a port that nobody listens on, and that other tests probably don't get.
 
-    A port that the kernel chose for a probe could be given to the next socket that asks for
-    any port, before the daemon listens on it.
+    A port that the kernel chooses is no good: the kernel could give it to another socket
+    before the daemon listens on it.
     """
     chosen = random.SystemRandom()
     while True:

@@ -1,6 +1,6 @@
-"""What the fault test does to a machine: a small disk, a network to cut, a clock to shift.
+"""What the fault test breaks: a small disk to fill, a network to cut, a clock to shift.
 
-Disk and network need root; ``possible()`` says whether they can be had.
+Disk and network need root; ``possible()`` returns whether they can be made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROOM_LEFT_BYTES = 64 << 10
 
 
 def possible() -> bool:
-    """Whether this process may mount file systems and make network namespaces."""
+    """Return whether this process may mount file systems and make network namespaces."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     tried = subprocess.run(
@@ -29,7 +29,7 @@ def possible() -> bool:
 
 
 class SmallDisk:
-    """A tmpfs of its own, which can be filled and emptied again."""
+    """A mounted tmpfs that can be filled and emptied."""
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class SmallDisk:
         _run("umount", "--lazy", self.directory)
 
     def fill(self) -> None:
-        """Leave next to no room, whatever others write meanwhile."""
+        """Take all free space but a little, also if other processes write meanwhile."""
         with (self.directory / FILLER).open("wb") as file:
             size_bytes, piece_bytes = 0, self._size_bytes
             while piece_bytes >= _ROOM_LEFT_BYTES:
@@ -64,17 +64,17 @@ class SmallDisk:
 
 
 class Network:
-    """A network namespace, linked to this one by a cable that can be cut."""
+    """A network namespace whose link to this one can be cut."""
 
     def __init__(self, number: int = os.getpid()) -> None:
         self.name = f"msmon{number}"
         self._ours, self._theirs = f"ma{number}", f"mb{number}"
-        network = f"198.18.{number % 250}"  # RFC 2544: for tests of networks
+        network = f"198.18.{number % 250}"  # RFC 2544 reserves these addresses for tests.
         self.host, self._guest = f"{network}.1", f"{network}.2"
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """The command that runs another one inside."""
+        """First words of a command line that runs a command inside the namespace."""
         return ("ip", "netns", "exec", self.name)
 
     def __enter__(self) -> Network:
@@ -104,7 +104,7 @@ class Network:
 
 
 class Clock:
-    """The wall clock of those processes that are started with ``variables``."""
+    """The wall clock of all processes that are started with the environment ``variables``."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -120,7 +120,7 @@ class Clock:
         }
 
     def shift(self, seconds: float) -> None:
-        """Let the clock differ from the true time by so much."""
+        """Set the difference between the clock and the true time, also for running processes."""
         text = struct.pack("<q", int(seconds * 1e9))
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(text)

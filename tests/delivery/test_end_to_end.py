@@ -22,12 +22,14 @@ pytestmark = pytest.mark.xdist_group("end_to_end")
 
 SIMULATION = "rate=6000,step_ms=100,preload=1,seed=5"
 RECORDS = 4_000
-"""Per rank; enough of them to span several flushes, windows and commits."""
+"""For each rank: enough for several flushes, windows and commits."""
 
 
 class Session:
-    """One npu-monitor run in all ranks of a job that runs on, exported as DB, and by the daemon
-    itself as JSONL."""
+    """One npu-monitor run in all ranks of a job, which goes on after it.
+
+    It is exported as DB, and the daemon's own output writes JSONL.
+    """
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
@@ -51,7 +53,7 @@ class Session:
         self.job.await_states("idle")
 
     def await_records(self, count: int) -> None:
-        """Wait until every rank that lives has kept so many records more than now."""
+        """Wait until every living rank has kept ``count`` records since this call."""
 
         def kept() -> dict[int, int]:
             rows = self.job.rows()
@@ -70,7 +72,7 @@ class Session:
         return JsonLines(set(self._lines_directory.glob("*.jsonl")) - self._earlier, rank.pid)
 
     def recorded(self, rank: Rank) -> Operators:
-        """Return (kind, name) → (records, total ns) of this session, by the simulation."""
+        """Return (kind, name) → (records, total ns) of what the simulation recorded meanwhile."""
         before = self._recorded_before[rank.pid]
         return {
             key: (count - before.get(key, (0, 0))[0], total_ns - before.get(key, (0, 0))[1])
@@ -79,7 +81,7 @@ class Session:
         }
 
     def check_exact(self) -> None:
-        """All counts agree, and both formats hold the same records, each as often."""
+        """Check that all counts agree, and that both formats hold the same records as often."""
         rows = self.job.await_states("idle")
         for rank in self.job.living:
             database, lines = self.database(rank), self.lines(rank)

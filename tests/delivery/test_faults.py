@@ -1,4 +1,4 @@
-"""Records are written or counted as dropped, exactly, through every fault of their surroundings."""
+"""Through every fault, each record is either written or counted as dropped."""
 
 from __future__ import annotations
 

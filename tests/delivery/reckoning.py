@@ -1,0 +1,66 @@
+"""Compares what a rank recorded with what its files hold.
+
+For each kind: records = rows in the file + drops that the file counts. Nothing is there twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from exports import Database, JsonLines
+from job import Rank
+
+
+@dataclass
+class Reckoning:
+    """What happened to the records of one rank, all kinds together."""
+
+    rank: Rank
+    recorded: int
+    written: int
+    dropped: dict[str, int]
+    """Stage that dropped records → their number."""
+    problems: list[str]
+
+
+def reckon(rank: Rank, database: Database, lines: JsonLines) -> Reckoning:
+    """Compare the records of a rank with those in its files and those counted there as dropped."""
+    recorded, written = rank.recorded(), database.counts()
+    dropped: Counter[str] = Counter()
+    by_kind: Counter[str] = Counter()
+    problems = []
+    for stage, kind, count, reason in database.gaps():
+        if count is None:
+            problems.append(f"an unknown number was lost: {stage}, {reason}")
+        else:
+            dropped[stage] += count
+            by_kind[kind] += count
+    if written + by_kind != Counter(recorded):
+        problems.append(f"recorded {recorded}, written {written}, dropped {by_kind}")
+    if database.doubled():
+        problems.append(f"{database.doubled()} kernels are in the database twice")
+    problems += _reckon_lines(recorded, lines)
+    label = f"rank {rank.rank} (pid {rank.pid}): "
+    return Reckoning(
+        rank,
+        sum(recorded.values()),
+        sum(written.values()),
+        dict(dropped),
+        [label + problem for problem in problems],
+    )
+
+
+def _reckon_lines(recorded: dict[str, int], lines: JsonLines) -> list[str]:
+    """Return what is wrong in the JSONL files.
+
+    Markers are not compared, because these files don't hold a marker without its counterpart.
+    """
+    total = lines.counts()
+    for gap in lines.gaps():
+        if gap["records"] is None:
+            return [f"JSONL: an unknown number was lost: {gap['stage']}, {gap['reason']}"]
+        total.update(gap["records"])
+    del total["Marker"]
+    expected = {kind: count for kind, count in recorded.items() if kind != "Marker"}
+    return [] if total == expected else [f"JSONL: recorded {expected}, found {dict(total)}"]
