@@ -1,4 +1,4 @@
-"""The deployment examples: well-formed, consistent with the daemon's options, harmless."""
+"""The examples in deploy/ are well-formed, use existing options, and can do no harm."""
 
 from __future__ import annotations
 

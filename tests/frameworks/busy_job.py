@@ -1,8 +1,8 @@
-"""A rank that trains beside all that a job may start: DataLoader workers, children, a pool.
+"""A rank that also starts what a job may start: DataLoader workers, child processes, a pool.
 
     busy_job.py EXIT_CODE_OF_RANK_1 [alone]
 
-Trains until the file MSMON_TEST_STOP_FILE exists. "alone": without all those others.
+Trains until the file MSMON_TEST_STOP_FILE exists. "alone": starts no other process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def company() -> Iterator[None]:
-    """A child that forks and a pool of spawned processes."""
+    """Start a child that forks, and a pool of spawned processes."""
     child = subprocess.Popen([sys.executable, "-c", FORKING], start_new_session=True)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         naps = pool.map_async(nap, range(4))

@@ -1,10 +1,10 @@
-"""Jobs under real frameworks, with a daemon of their own.
+"""Fixtures for jobs under real frameworks:
 
 ``daemon``             a running msmon-daemon: ``request``, ``rows``, ``command``
 ``wait_for``           polls until a condition holds
-``environ``            the environment of jobs that find it, with a simulated MSPTI
-``torch_npu_sources``  directory of an unpacked torch_npu wheel, for each version there is;
-                       ``scripts/fetch-framework-wheels`` gets them
+``environ``            the environment of jobs that find this daemon, with a simulated MSPTI
+``torch_npu_sources``  directory of an unpacked torch_npu wheel; a test runs for each version
+                       that ``scripts/fetch-framework-wheels`` has fetched
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANK_PREFIXES = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "SLURM_", "OMPI_", "PMI"
 
 
 class RunningDaemon:
-    """A daemon process and questions to it."""
+    """A daemon process, and requests to it."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self._environ = environ
@@ -49,7 +49,7 @@ class RunningDaemon:
             return client.request(message, 20.0)
 
     def rows(self) -> list[StatusRow] | None:
-        """Return the rows of the processes that live; None while the daemon is not up."""
+        """Return the rows of living processes; None while the daemon doesn't answer."""
         try:
             rows = self.request(StatusRequest()).status_rows
         except BusError:
@@ -57,7 +57,7 @@ class RunningDaemon:
         return [row for row in rows if row.state not in ("lost", "ended")]
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the msmon command."""
+        """Run the command ``msmon``."""
         return subprocess.run(
             [sys.executable, "-m", "msmon.commands.main", *arguments],
             env=self._environ,

@@ -1,10 +1,10 @@
-"""One rank of a job under MindSpore's own dynamic profiler; steps until its standard input ends.
+"""One rank under MindSpore's own dynamic profiler. It makes steps until its standard input ends.
 
     mindspore_job.py SOURCES MEMORY_NAME
 
-SOURCES is an unpacked wheel. Its dynamic profiler and what that uses of
-mindspore.profiler.common are the wheel's files; all else of MindSpore, which needs its
-compiled parts, is an empty shell.
+SOURCES is an unpacked wheel. The dynamic profiler and the modules of mindspore.profiler.common that
+it uses are the wheel's files. The rest of MindSpore needs compiled code, so it is replaced by
+empty modules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHELLS = (
 
 
 class Clock:
-    """In place of the module time: the name of the shared memory is made from it."""
+    """Replaces the module ``time``, because the profiler names the shared memory after the time."""
 
     def __init__(self, memory_name: str) -> None:
         self._memory_name = memory_name
@@ -41,7 +41,7 @@ class Clock:
 
 
 def install(sources: str) -> None:
-    """Let the dynamic profiler of the wheel find the rest of MindSpore."""
+    """Make modules that replace the rest of MindSpore, so that the wheel's profiler imports."""
     for name in ("mindspore", "mindspore.profiler"):
         package = Shell(name)
         package.__path__ = [str(Path(sources, *name.split(".")))]
@@ -55,12 +55,12 @@ def install(sources: str) -> None:
 
 
 def no_communicator() -> int:
-    """Do what get_rank does before communication is set up: the rank is RANK_ID then."""
+    """Fail as get_rank does before communication is set up. The profiler then uses RANK_ID."""
     raise RuntimeError
 
 
 def dynamic_profiler(sources: str, memory_name: str) -> ModuleType:
-    """Return MindSpore's module with shared memory of a name of its own."""
+    """Return MindSpore's module. Its shared memory has the given name."""
     install(sources)
     module = importlib.import_module("mindspore.profiler.dynamic_profiler")
     module.time = Clock(memory_name)  # type: ignore[attr-defined]
@@ -69,7 +69,9 @@ def dynamic_profiler(sources: str, memory_name: str) -> ModuleType:
 
 def main() -> None:
     sources, memory_name = sys.argv[1:]
-    os.environ["MSMONITOR_USE_DAEMON"] = "1"  # only now: an installed msmon has not acted on it
+    os.environ["MSMONITOR_USE_DAEMON"] = (
+        "1"  # Set only now, so that an installed msmon-autostart.pth did not act on it.
+    )
     monitor = dynamic_profiler(sources, memory_name).DynamicProfilerMonitor(poll_interval=1)
     print("training", flush=True)
     slowest_s = 0.0

@@ -1,7 +1,7 @@
-"""MindSpore's own dynamic profiler drives us: register, poll, receive, and repeat at every step.
+"""MindSpore's own dynamic profiler calls msmon: it registers, polls, and passes commands on.
 
-Its wheel has 750 MB, so nothing fetches it. MSMON_MINDSPORE names a directory with an unpacked
-one (version 2.7.0 at least), of which only mindspore/profiler is read.
+The wheel has 750 MB, so no script fetches it. MSMON_MINDSPORE names the directory of an unpacked
+one, version 2.7.0 or later. Only its mindspore/profiler is read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_a_command_repeated_at_every_step_acts_once(daemon, ranks, wait_for, tmp
     expected = {job.pid: "monitoring" for job in ranks}
     wait_for(lambda: {row.pid: row.state for row in daemon.rows()} == expected, "both ranks")
     assert daemon.command("npu-monitor", "stop").returncode == 0
-    for job in ranks:  # the old text is still in shared memory, and no session starts again
+    for job in ranks:  # The old text is still in shared memory, but no session starts again.
         _, errors = job.communicate(b"end\n", timeout=60)
         assert job.returncode == 0, errors
     assert len(list(out.glob("*.db"))) == RANKS, "one session per rank"

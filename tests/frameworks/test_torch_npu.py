@@ -1,6 +1,6 @@
-"""torch_npu's own dynamic profiler drives us: register, poll, receive, step, report.
+"""torch_npu's own dynamic profiler calls msmon: it registers, polls, steps and reports.
 
-Two ranks share its shared memory; one of them forks its helper process.
+Two ranks use the same shared memory. One of them forks the helper process.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Rank:
         return self.process.pid
 
     def kill_all(self) -> None:
-        """Kill it with its helper, which otherwise lives on and holds the pipes."""
+        """Kill the rank and its helper process, which would live on and keep the pipes open."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.communicate()
 
     def end(self) -> list[str]:
-        """Let it end; returns how torch_npu's profiler was called. Fails where the job did."""
+        """Let the rank end; return the calls of torch_npu's profiler. Fails if the job failed."""
         out, errors = self.process.communicate("end\n", timeout=60)
         assert self.process.returncode == 0, errors
         (line,) = [line for line in out.splitlines() if line.startswith("profiler calls:")]

@@ -1,4 +1,4 @@
-"""Our trace drives torch_npu's own profiler: every option arrives, nothing is printed amiss."""
+"""A trace by msmon calls torch_npu's own profiler with every option, and prints no warning."""
 
 from __future__ import annotations
 

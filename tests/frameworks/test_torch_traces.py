@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [
-    pytest.mark.skipif(  # looked for only: importing it takes seconds in each process
+    pytest.mark.skipif(  # find_spec, because an import takes seconds in each process
         importlib.util.find_spec("torch") is None,
         reason="PyTorch is not installed (scripts/test --full has it)",
     ),
@@ -53,7 +53,7 @@ class Training:
             )
 
     def msmon(self, *arguments: str) -> tuple[int, str]:
-        """Run a command; returns its exit code and all it prints."""
+        """Run a command, and return its exit code and its output."""
         done = subprocess.run(
             [sys.executable, "-m", "msmon.commands.main", *arguments],
             env=self.environ,
@@ -70,7 +70,7 @@ class Training:
         return json.loads(text.splitlines()[0])["rows"] if code == 0 else []
 
     def await_steps(self, steps: int = 1) -> int:
-        """Wait until both ranks make steps; return the current one."""
+        """Wait until both ranks make steps, and return the number of the current one."""
         deadline_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline_s:
             rows = self.rows()
@@ -87,14 +87,14 @@ class Training:
             time.sleep(0.1)
 
     def trace(self, *options: str, expected: int = 0) -> list[dict]:
-        """Trace and wait; returns the rows of the ranks."""
+        """Take a trace, wait for its end, and return the rows of the ranks."""
         arguments = ("nputrace", "--iterations", "2", "--log-file", "out", "--wait", "--json")
         code, text = self.msmon(*arguments, *options)
         assert code == expected, text + (self.directory / "output").read_text()
         return json.loads(text.splitlines()[0])["rows"]
 
     def end(self) -> int:
-        """Let the training end; returns torchrun's exit code."""
+        """Let the training end, and return the exit code of torchrun."""
         self._end.touch()
         return self.job.wait(DEADLINE_S)
 

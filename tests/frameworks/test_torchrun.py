@@ -1,4 +1,4 @@
-"""Under ``msmon run torchrun`` the ranks register, and nothing else that the job starts."""
+"""Under ``msmon run torchrun`` the ranks register, and no other process of the job does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _installed():
 
 @pytest.fixture
 def torchrun(environ, tmp_path):
-    """Start torchrun with two ranks; what is left of it is killed at the end."""
+    """Start torchrun with two ranks. At the end, kill all processes that are left of it."""
     jobs: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, *arguments: str, run: list[str] = RUN) -> subprocess.Popen[bytes]:

@@ -1,8 +1,8 @@
-"""One rank of a job under torch_npu's own dynamic profiler; trains until its standard input ends.
+"""One rank under torch_npu's own dynamic profiler. It trains until its standard input ends.
 
     torch_npu_job.py SOURCES MEMORY_NAME with-agent|without-agent
 
-Prints what the dynamic profiler did with torch_npu's profiler, at the end.
+At the end it prints the calls that the dynamic profiler made to torch_npu's profiler.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import torch_npu_sources
 
 def main() -> None:
     sources, memory_name, agent = sys.argv[1:]
-    os.environ["MSMONITOR_USE_DAEMON"] = "1"  # only now: an installed msmon has not acted on it
-    if agent == "with-agent":  # what msmon-autostart.pth does otherwise
+    os.environ["MSMONITOR_USE_DAEMON"] = (
+        "1"  # Set only now, so that an installed msmon-autostart.pth did not act on it.
+    )
+    if agent == "with-agent":  # In real jobs msmon-autostart.pth does this.
         from msmon.agent import autostart
 
         autostart.start()

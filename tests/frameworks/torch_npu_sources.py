@@ -1,9 +1,9 @@
-"""Makes torch_npu's own Python modules importable without its compiled parts and a device.
+"""Makes torch_npu's own Python modules importable without its compiled code and without a device.
 
-``install(directory)`` with an unpacked wheel: torch_npu.profiler, dynamic profiler included, and
-what it uses of torch_npu.utils are the wheel's files. The package's ``__init__`` is left out, since
-it registers the device with PyTorch; ``torch_npu._C`` and ``torch_npu.npu`` are empty shells, and
-torch_npu's profiler itself, which drives the device, only notes that it ran.
+``install(directory)`` takes the directory of an unpacked wheel. torch_npu.profiler with its dynamic
+profiler, and the parts of torch_npu.utils that it uses, are the wheel's files. The package's
+``__init__`` doesn't run, because it registers the device with PyTorch. ``torch_npu._C`` and
+``torch_npu.npu`` are empty modules. ``torch_npu.profiler.profile`` only records its calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHELLS = (
 
 
 class Shell(ModuleType):
-    """A module that has whatever is asked for: classes and functions that do nothing."""
+    """A module with every attribute that is asked for: classes and functions that do nothing."""
 
     __path__: list[str] = []  # noqa: RUF012
 
@@ -44,7 +44,7 @@ def _nothing(self: object, name: str) -> Any:
 
 
 class Mstx:
-    """mstx while no profiler has enabled it."""
+    """``torch_npu.npu.mstx`` while no profiler has enabled it."""
 
     @staticmethod
     def range_start(message: str, stream: object = None) -> int:
@@ -56,7 +56,7 @@ class Mstx:
 
 
 class RecordedProfile:
-    """In place of ``torch_npu.profiler.profile``; ``calls`` has what the dynamic profiler did."""
+    """Replaces ``torch_npu.profiler.profile``. ``calls`` has the calls of the dynamic profiler."""
 
     calls: list[str] = []  # noqa: RUF012
     options: dict[str, Any] = {}  # noqa: RUF012
@@ -77,7 +77,7 @@ def install(directory: str) -> None:
 
     package = _package("torch_npu", Path(directory, "torch_npu"))
     _package("torch_npu.utils", Path(directory, "torch_npu", "utils"))
-    # utils' __init__ patches PyTorch for the device; this is what else is used of it
+    # The __init__ of utils patches PyTorch for the device. Only this of it is needed here.
     sys.modules["torch_npu.utils"]._should_print_warning = lambda: True  # type: ignore[attr-defined]
     for name in SHELLS:
         parent, _, child = name.rpartition(".")
@@ -89,9 +89,9 @@ def install(directory: str) -> None:
 
 
 def start(directory: str, memory_name: str) -> type[RecordedProfile]:
-    """Do what ``import torch_npu`` does with MSMONITOR_USE_DAEMON=1; the helper is forked here.
+    """Do what ``import torch_npu`` does with MSMONITOR_USE_DAEMON=1. It forks the helper.
 
-    Shared memory gets a name of its own, so that jobs of other tests are not met there.
+    Shared memory gets the given name, so that jobs of other tests don't use the same.
     """
     wanted = os.environ.pop("MSMONITOR_USE_DAEMON")
     install(directory)
@@ -99,7 +99,7 @@ def start(directory: str, memory_name: str) -> type[RecordedProfile]:
     from torch_npu.profiler._dynamic_profiler import _dynamic_profiler_monitor_shm
 
     class Now:
-        """In place of datetime, which the name of the shared memory is made from."""
+        """Replaces ``datetime``, because the profiler names the shared memory after the time."""
 
         @staticmethod
         def now(**_: Any) -> Any:

@@ -1,9 +1,9 @@
-"""One trace by torch_npu's own profiler, whose compiled parts only note what they are told.
+"""Takes one trace with torch_npu's own profiler. Its compiled code is replaced by recorders.
 
     torch_npu_trace.py SOURCES OPTIONS
 
-OPTIONS are the fields of a trace as JSON. Prints one line of JSON: what was told to the compiled
-parts, the options that are not honoured, and the files.
+OPTIONS are the fields of a trace as JSON. Prints one line of JSON: the calls of the compiled code,
+the options without effect, and the files.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Activity(enum.Enum):
 
 
 class Event:
-    """The methods that the profiler wraps."""
+    """The class whose methods the profiler wraps."""
 
     record = wait = query = elapsed_time = synchronize = lambda self: None
 
 
 class Config(dict):  # type: ignore[type-arg]
-    """The compiled ``_ExperimentalConfig``."""
+    """Replaces the compiled ``_ExperimentalConfig``."""
 
     last: dict[str, Any] = {}  # noqa: RUF012
 
@@ -48,7 +48,7 @@ class Config(dict):  # type: ignore[type-arg]
 
 
 class ProfilerConfig:
-    """The compiled ``NpuProfilerConfig``."""
+    """Replaces the compiled ``NpuProfilerConfig``."""
 
     last: tuple[Any, ...] = ()
 
@@ -57,7 +57,7 @@ class ProfilerConfig:
 
 
 def compiled_parts(native: ModuleType) -> None:
-    """Put what notes its calls in the place of ``torch_npu._C._profiler``."""
+    """Replace ``torch_npu._C._profiler`` by a module that records its calls."""
     parts: dict[str, Any] = {
         name: lambda *_, name=name: CALLS.append(name) for name in (*NOTED, "_finalize_profiler")
     }

@@ -1,7 +1,7 @@
 """A training loop on the CPU, under torchrun: two gloo ranks, some ms per step.
 
-Every iteration carries its own number as an annotation, to be found inside the trace. It
-ends when the file named by the first argument exists.
+Every iteration is annotated with its number, so that tests find it in the trace. The loop ends
+when the file exists that the first argument names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Three hosts, as network namespaces: a command line on one, a daemon on each of the others.
+"""Three hosts: a command line on one, a daemon and a simulated rank on each of the others.
 
-Needs root, for the namespaces; each daemon has a simulated rank.
+The hosts are network namespaces, so the test needs root.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Host:
         ip("-n", name, "link", "set", "lo", "up")
 
     def join(self, other: Host, number: int) -> None:
-        """Give both an address in a network of their own."""
+        """Connect two hosts by a network of their own, and give both an address in it."""
         device = f"ms{os.getpid() % 10**8}-{number}"
         ip("link", "add", f"{device}a", "type", "veth", "peer", "name", f"{device}b")
         for host, end, last in ((self, "a", 1), (other, "b", 2)):
@@ -95,11 +95,11 @@ class Host:
         for process in reversed(self._processes):
             process.kill()
             process.wait()
-        ip("netns", "delete", self.name)  # and with it its devices
+        ip("netns", "delete", self.name)  # This removes its devices too.
 
 
 class Network:
-    """``console`` is joined to ``nodes``; each node has a daemon and a rank."""
+    """``console`` is connected with each of ``nodes``. Each node has a daemon and a rank."""
 
     def __init__(self, directory: Path) -> None:
         self._open: list[Host] = []
@@ -125,7 +125,7 @@ class Network:
             node.start_rank(rank)
 
     def allow(self, name: str, role: str) -> str:
-        """Make a key on the console and, where there is a role, allow it on both nodes."""
+        """Make a key on the console. With a role, allow the key on both nodes."""
         keys = self.console.directory / name
         assert self.console.msmon("keys", "--keys", str(keys), "init").returncode == 0
         (keys / "servers").mkdir()
@@ -222,7 +222,7 @@ def test_an_unknown_key_is_refused(network):
 
 def test_a_node_that_is_away_is_named_and_the_other_answers(network, operator):
     await_ranks(network, operator)
-    node, away = network.nodes[0], network.console.address  # where no daemon listens
+    node, away = network.nodes[0], network.console.address  # No daemon listens there.
     servers = Path(operator) / "servers"
     shutil.copy(servers / f"{node.address}.key", servers / f"{away}.key")
     remote = ("--host", f"{node.address},{away}", "--keys", operator, "--timeout", "3")
