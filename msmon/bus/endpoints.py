@@ -22,7 +22,7 @@ from msmon.bus.keys import (
     load_public_key,
     public_key_in,
 )
-from msmon.bus.trust import TrustedDirectory, Untrusted
+from msmon.bus.trust import TrustedDirectory, Untrusted, seen_below
 from msmon.errors import BusError, DaemonUnreachable
 
 DEFAULT_PORT = 1778
@@ -117,6 +117,29 @@ def local_endpoint(environ: Mapping[str, str], insecure: bool = False) -> Endpoi
     )
 
 
+def places_passed_over(
+    environ: Mapping[str, str], uid: int | None = None, root: Path = Path("/")
+) -> dict[Path, str]:
+    """Return the directories that a client does not trust, each with the reason.
+
+    ``uid`` is the client's user and ``root`` what its process has for "/"; by default those of
+    this process. A place that is not there, or that we may not look into, is left out.
+    """
+    named = bool(environ.get("MSMON_RUNTIME_DIR"))
+    found = {}
+    for directory in client_directories(environ, uid):
+        any_owner = named or directory == SYSTEM_DIRECTORY
+        try:
+            TrustedDirectory(directory, any_owner, uid, root).close()
+        except Untrusted as error:
+            found[directory] = error.message
+        except (FileNotFoundError, PermissionError):
+            continue
+        except OSError as error:
+            found[directory] = _why_not(directory, error, root)
+    return found
+
+
 def _endpoint_in(directory: Path, any_owner: bool, insecure: bool) -> Endpoint | None:
     """Return the endpoint in a directory, None where there is no socket.
 
@@ -160,8 +183,8 @@ def _public_key_in(trusted: TrustedDirectory) -> bytes:
     return public_key_in(text, path)
 
 
-def _why_not(directory: Path, error: OSError) -> str:
-    if directory.is_symlink():
+def _why_not(directory: Path, error: OSError, root: Path = Path("/")) -> str:
+    if seen_below(root, directory).is_symlink():
         return f"{directory} is a link: what it leads to is not trusted"
     return f"{directory} can't be opened as a directory: {error.strerror}"
 

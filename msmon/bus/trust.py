@@ -40,12 +40,19 @@ class TrustedDirectory:
     """A runtime directory held open; use it as a context manager.
 
     ``any_owner``: the directory was named by the user, or only root could make it, so whoever
-    owns it is trusted. Raises Untrusted, and OSError when it can't be opened at all.
+    owns it is trusted. ``uid`` is the user who would trust it, and ``root`` what that user's
+    process has for "/"; by default those of this process.
+
+    Raises Untrusted, and OSError when it can't be opened at all.
     """
 
-    def __init__(self, path: Path, any_owner: bool) -> None:
+    def __init__(
+        self, path: Path, any_owner: bool, uid: int | None = None, root: Path = Path("/")
+    ) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._uid = os.geteuid() if uid is None else uid
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(seen_below(root, path), flags)
         try:
             self.daemon_uids = self._checked_owners(any_owner)
             """Users as which a daemon in this directory may run."""
@@ -57,11 +64,15 @@ class TrustedDirectory:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the directory."""
         os.close(self._descriptor)
 
     def _checked_owners(self, any_owner: bool) -> frozenset[int]:
         status = os.fstat(self._descriptor)
-        own = {0, os.geteuid()}
+        own = {0, self._uid}
         if status.st_uid not in own and not any_owner:
             raise Untrusted(
                 f"{self.path} belongs to uid {status.st_uid}: what is in it is not trusted",
@@ -98,6 +109,11 @@ class TrustedDirectory:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise BusError(f"{self.path / name} is no regular file")
             return file.read(_MAX_KEY_FILE_BYTES)
+
+
+def seen_below(root: Path, path: Path) -> Path:
+    """Return where we find what a process with another root directory calls ``path``."""
+    return root / path.relative_to(path.anchor) if path.is_absolute() else path
 
 
 def peer_uid(descriptor: int) -> int | None:

@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     shared_memory.stale_segments,
     host.disk,
     daemon.keys,
+    daemon.places,
     daemon.reachable,
     daemon.versions_agree,
     daemon.port,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -12,7 +11,12 @@ from pathlib import Path
 import psutil
 
 import msmon
-from msmon.bus.endpoints import DEFAULT_PORT, SOCKET_FILE, client_directories
+from msmon.bus.endpoints import (
+    DEFAULT_PORT,
+    client_directories,
+    local_endpoint,
+    places_passed_over,
+)
 from msmon.bus.greeting import offered_mechanism
 from msmon.bus.keys import (
     CLIENT_SECRET_FILE,
@@ -57,6 +61,23 @@ def _namespace_hint(surroundings: Surroundings) -> Iterator[str]:
         if any("msmon-daemon" in word or "commands.daemon" in word for word in process.command):
             runtime = (process.environ or {}).get("MSMON_RUNTIME_DIR", "its default directory")
             yield f"a daemon runs as pid {process.pid}, uid {process.uid}, in {runtime}"
+
+
+def places(surroundings: Surroundings) -> Finding:
+    """Report the directories in which a daemon is looked for, and those that are not trusted."""
+    check = "daemon's place"
+    passed_over = places_passed_over(surroundings.environ)
+    if not passed_over:
+        looked_in = " and ".join(map(str, client_directories(surroundings.environ)))
+        return ok(check, f"a daemon is looked for in {looked_in}")
+    return warn(
+        check,
+        f"passed over, because others could have put something there: "
+        f"{', '.join(map(str, passed_over))}",
+        "see who made it, and remove it or correct its mode; or name a trusted directory in "
+        "MSMON_RUNTIME_DIR",
+        *passed_over.values(),
+    )
 
 
 def versions_agree(surroundings: Surroundings) -> Finding:
@@ -136,22 +157,25 @@ def daemon_process(surroundings: Surroundings) -> SeenProcess | None:
 
     SO_PEERCRED (unix(7)) gives its pid as our own pid namespace numbers it.
     """
-    for directory in client_directories(surroundings.environ):
-        pid = _listener(directory / SOCKET_FILE)
-        if pid > 0:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                return SeenProcess(pid)
+    try:
+        endpoint = local_endpoint(surroundings.environ, insecure=True)  # no key is needed for this
+    except BusError:
+        return None
+    pid, uid = _listener(endpoint.url.partition("://")[2])
+    if pid > 0 and uid in endpoint.daemon_uids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return SeenProcess(pid)
     return None
 
 
-def _listener(path: Path) -> int:
-    """Return the pid of the process that listens on a socket; 0 if none is visible."""
+def _listener(path: str) -> tuple[int, int]:
+    """Return pid and uid of the process that listens on a socket; pid 0 if none is visible."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_CONNECT_LIMIT_S)
         try:
-            connection.connect(os.fspath(path))
+            connection.connect(path)
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         except OSError:
-            return 0
-    pid, _, _ = struct.unpack("iii", credentials)
-    return int(pid)
+            return 0, -1
+    pid, uid, _ = struct.unpack("iii", credentials)
+    return int(pid), int(uid)

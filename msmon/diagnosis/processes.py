@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from msmon.agent.ranks import evidence as ranks
-from msmon.bus.endpoints import SOCKET_FILE, client_directories
+from msmon.bus.endpoints import SOCKET_FILE, client_directories, places_passed_over
 from msmon.bus.rows import StatusRow
+from msmon.bus.trust import seen_below
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.preload import preload_problem
@@ -170,10 +171,21 @@ def _not_asked(environ: Mapping[str, str]) -> str:
 def _closed_door(
     process: SeenProcess, environ: Mapping[str, str], surroundings: Surroundings
 ) -> str:
-    """Return the reason if a process can't use the local socket: another path or another user."""
-    tried = [directory / SOCKET_FILE for directory in client_directories(environ, process.uid)]
-    visible = [path for path in tried if (process.root / path.relative_to("/")).is_socket()]
+    """Return the reason if a process can't use the local socket.
+
+    It may look elsewhere, not trust the place, or be another user's.
+    """
+    passed_over = places_passed_over(environ, process.uid, process.root)
+    directories = client_directories(environ, process.uid)
+    tried = [directory / SOCKET_FILE for directory in directories]
+    visible = [
+        path
+        for path in tried
+        if path.parent not in passed_over and seen_below(process.root, path).is_socket()
+    ]
     names = " and ".join(map(str, tried))
+    if not visible and passed_over:
+        return f"its agent passes over where it would look: {'; '.join(passed_over.values())}"
     if not visible:
         own = own_namespace("mnt")
         other = process.namespace("mnt")

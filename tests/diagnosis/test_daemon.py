@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 import threading
 from pathlib import Path
 
@@ -29,6 +31,39 @@ def test_a_daemon_that_runs_elsewhere_is_pointed_at(place, find) -> None:
 def test_an_insecure_daemon_is_a_warning(place, find) -> None:
     place.answer(insecure=True)
     assert find(daemon.reachable).level is Level.WARN
+
+
+def test_a_place_that_others_may_change_is_named_with_the_reason(place, find) -> None:
+    directory = Path(place.environ["MSMON_RUNTIME_DIR"])
+    assert find(daemon.places).level is Level.OK  # not there
+    directory.mkdir()
+    directory.chmod(0o755)
+    assert find(daemon.places).level is Level.OK
+    directory.chmod(0o777)
+    found = find(daemon.places)
+    assert (found.level, str(directory) in found.text) == (Level.WARN, True)
+    assert "others may write" in found.details[0]
+    directory.rename(directory.with_name("elsewhere"))
+    directory.symlink_to("elsewhere")
+    assert "is a link" in find(daemon.places).details[0]
+
+
+@pytest.mark.parametrize(("mode", "seen"), [(0o755, True), (0o777, False)])
+def test_who_listens_in_a_place_that_is_not_trusted_is_not_taken_for_the_daemon(
+    place, mode: int, seen: bool
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="msmon-") as directory,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        place.environ["MSMON_RUNTIME_DIR"] = directory
+        listener.bind(f"{directory}/daemon.sock")
+        listener.listen()
+        Path(directory).chmod(mode)
+        place.add_process(os.getpid(), ["msmon-daemon"])
+        found = daemon.daemon_process(place.surroundings())
+        assert (found is not None) == seen
+        assert found is None or found.pid == os.getpid()
 
 
 def test_versions_that_differ_are_named(place, find) -> None:

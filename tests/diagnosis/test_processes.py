@@ -132,6 +132,12 @@ def test_it_looks_for_the_socket_elsewhere(place, find, train, tmp_path: Path) -
     assert f"looks for the socket {tmp_path / 'other' / 'daemon.sock'}" in reason(find)
 
 
+def test_its_agent_does_not_trust_the_place(find, train, listening: Path) -> None:
+    listening.chmod(0o777)
+    train()
+    assert f"passes over where it would look: others may write in {listening}" in reason(find)
+
+
 def test_it_may_just_have_started(place, find, train) -> None:
     train(started_s=time.time() - 1)
     assert "just started" in reason(find)
