@@ -130,7 +130,7 @@ class Broker:
         zap = self._authenticator.socket
         self._loop.add_reader(zap.FD, self._authenticator.answer_requests)
         self._loop.add_reader(self._router.FD, self._gather)
-        self._loop.add_reader(self._connections.socket.FD, self._connections.take_events)
+        self._loop.add_reader(self._connections.socket.FD, self._take_connections)
         self._loop.call_soon(self._authenticator.answer_requests)
         self._loop.call_soon(self._receive)
         self._check()
@@ -151,6 +151,11 @@ class Broker:
         await self._loop.run_in_executor(None, self._approvals.close)
         await self._loop.run_in_executor(None, self._audit.close)
         await asyncio.sleep(0)  # the acknowledgements of the last commit
+
+    def _take_connections(self) -> None:
+        """Note new connections; under a flood the authenticator gets its turn between."""
+        if not self._closing and self._connections.take_events():
+            self._loop.call_soon(self._take_connections)
 
     # --- receiving ------------------------------------------------------------------
 

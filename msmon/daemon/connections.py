@@ -23,7 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from msmon.bus import messages
 from msmon.bus.messages import Message
-from msmon.daemon.access.descriptors import Origin, duplicate, origin_of
+from msmon.daemon.access.descriptors import UNSEEN, Origin, duplicate, origin_of
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.limited_log import LimitedLog
 
@@ -133,9 +133,14 @@ class Connections:
     def __len__(self) -> int:
         return len(self._known)
 
-    def take_events(self) -> None:
-        """Note what was accepted and what has ended; call when ``socket`` may be readable."""
-        while self.socket.poll(0):
+    def take_events(self, most: int = UNSEEN) -> bool:
+        """Note what was accepted and what has ended; call when ``socket`` may be readable.
+
+        Returns whether ``most`` notices were taken and there may be more.
+        """
+        for _ in range(most):
+            if not self.socket.poll(0):
+                return False
             message: Any = self.socket.recv_multipart()
             event = parse_monitor_message(message)
             descriptor = int(event["value"])
@@ -146,6 +151,7 @@ class Connections:
             elif event["event"] in _BROKEN_HANDSHAKES:
                 url = event["endpoint"].decode("utf-8", "replace")
                 self._limited.warning("a connection to %s broke off in the handshake", url)
+        return True
 
     def _add(self, descriptor: int, now_s: float) -> Connection:
         """Take note of a new connection; hang up when its owner or all have too many."""

@@ -51,7 +51,7 @@ class Resource(enum.Enum):
 
 
 KEY_FACTOR = 4.0
-"""An operator has handed the key out, and it may stand for several nodes."""
+"""For what is held, not for rates: a key may stand for several nodes, but there is one loop."""
 _MIB = float(1 << 20)
 
 LIMITS: dict[Resource, Limit] = {
@@ -174,7 +174,8 @@ class Shares:
         """Return how many times the limit of a local user this owner has."""
         if self._is_operator(owner):
             return limit.operator_factor
-        return KEY_FACTOR if owner.startswith("key ") else 1.0
+        held = not limit.refill_per_s
+        return KEY_FACTOR if held and owner.startswith("key ") else 1.0
 
     def _forget_idle(self) -> None:
         for (owner, resource), account in list(self._accounts.items()):
