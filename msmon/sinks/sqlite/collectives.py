@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from msmon.records.batch import Batch
+import numpy as np
+
+from msmon.records.batch import Batch, Column
 from msmon.records.kinds import MarkerFlag, SourceKind
 
 STEP_NAME = re.compile(r"step[\s_:#=-]*(\d{1,15})$", re.IGNORECASE)
@@ -65,21 +67,23 @@ class CollectiveNumbering:
         self._device_starts = [(time_ns, step) for time_ns, step in device]
 
     def add_markers(self, batch: Batch) -> None:
-        """Learn the steps that start in a batch of markers."""
-        steps = {
-            index: step for index, step in enumerate(map(step_number, batch.strings)) if step >= 0
-        }
-        if not steps and not self._step_of_id:
+        """Learn the steps that start in a batch of markers.
+
+        Host records go first, for they alone carry the name, and MSPTI promises no order.
+        """
+        steps = np.array([step_number(text) for text in batch.strings], np.int64)
+        if not self._step_of_id and steps.max() < 0:
             return
-        starting = batch.records[(batch.records["flag"] & _STARTS) != 0]
-        for row in starting:
-            marker_id, time_ns = int(row["id"]), int(row["timestamp_ns"])
-            if row["source_kind"] == SourceKind.HOST:
-                step = steps.get(int(row["name"]), -1)
-                if step >= 0:
-                    self._step_of_id[marker_id] = step
-                    _remember(self._host_starts, time_ns, step)
-            elif marker_id in self._step_of_id:
+        starts = batch.records.take(np.flatnonzero((batch.records["flag"] & _STARTS) != 0))
+        on_host = starts["source_kind"] == SourceKind.HOST
+        host = starts.take(np.flatnonzero(on_host & (steps[starts["name"]] >= 0)))
+        for marker_id, time_ns, name in _tuples(host, "id", "timestamp_ns", "name"):
+            step = int(steps[name])
+            self._step_of_id[marker_id] = step
+            _remember(self._host_starts, time_ns, step)
+        device = starts.take(np.flatnonzero(~on_host))
+        for marker_id, time_ns in _tuples(device, "id", "timestamp_ns"):
+            if marker_id in self._step_of_id:
                 _remember(self._device_starts, time_ns, self._step_of_id[marker_id])
         while len(self._step_of_id) > KEPT_STEPS:
             del self._step_of_id[next(iter(self._step_of_id))]
@@ -101,6 +105,11 @@ class CollectiveNumbering:
             self.last[group] = (step, count + 1)
             result.append(step * NUMBERS_PER_STEP + count)
         return result
+
+
+def _tuples(records: Column, *fields: str) -> Iterator[tuple[int, ...]]:
+    """Yield fields of records as plain numbers, far faster than row by row."""
+    return zip(*(records[field].tolist() for field in fields))
 
 
 def _remember(starts: list[tuple[int, int]], time_ns: int, step: int) -> None:

@@ -1,0 +1,59 @@
+"""The numbers of collectives follow from the starts of steps, in whatever order those come."""
+
+from __future__ import annotations
+
+import pytest
+
+from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.sinks.sqlite.collectives import NUMBERS_PER_STEP, CollectiveNumbering
+
+STEP = 7
+
+
+@pytest.fixture
+def start(batch):
+    """Make a batch of start records from (source, time, name) of each, all of one id."""
+
+    def make(*ends):
+        return batch(
+            ActivityKind.Marker,
+            [
+                {
+                    "id": 1,
+                    "flag": MarkerFlag.START_WITH_DEVICE,
+                    "source_kind": source,
+                    "timestamp_ns": time_ns,
+                    "name": name,
+                }
+                for source, time_ns, name in ends
+            ],
+        )
+
+    return make
+
+
+HOST = (SourceKind.HOST, 100, f"step {STEP}")
+DEVICE = (SourceKind.DEVICE, 200, "")
+
+
+def test_collectives_of_a_step_are_numbered_before_it_has_ended(start):
+    numbering = CollectiveNumbering()
+    numbering.add_markers(start(HOST))
+    assert numbering.numbers(["g", "g"], [150, 160]) == [
+        (STEP + 1) * NUMBERS_PER_STEP,
+        (STEP + 1) * NUMBERS_PER_STEP + 1,
+    ]
+
+
+@pytest.mark.parametrize("ends", [(HOST, DEVICE), (DEVICE, HOST)])
+def test_steps_begin_when_the_device_reaches_them(start, ends):
+    numbering = CollectiveNumbering()
+    numbering.add_markers(start(*ends))
+    assert numbering.numbers(["g", "g"], [150, 250]) == [0, (STEP + 1) * NUMBERS_PER_STEP]
+
+
+def test_ranges_that_are_no_steps_change_nothing(start):
+    numbering = CollectiveNumbering()
+    numbering.add_markers(start(HOST))
+    numbering.add_markers(start((SourceKind.HOST, 300, "forward")))
+    assert numbering.numbers(["g"], [350]) == [(STEP + 1) * NUMBERS_PER_STEP]
