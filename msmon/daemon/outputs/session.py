@@ -18,6 +18,7 @@ from msmon.daemon.outputs.delivery import (
 )
 from msmon.errors import MsmonError
 from msmon.sessions import Gap, SessionInfo
+from msmon.sinks.base import SessionOutput
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
@@ -104,6 +105,24 @@ class OutputSession:
         self.waiting.append(delivery)
         self.size_bytes += delivery.size_bytes
         return delivery.size_bytes
+
+    def opened(self, opened: SessionOutput, generation: int) -> None:
+        """The sink, made anew ``generation`` times, has the session open."""
+        self.generation = generation
+        self.was_open = True
+        self.files = opened.files
+        self.written_seq = self.handed_seq = opened.written_seq
+        self.taken_seq = max(self.taken_seq, opened.written_seq)
+        if not self.pending:
+            self.block = None
+
+    def is_new(self, delivery: Delivery) -> bool:
+        """Whether the sink is to be given this; an earlier daemon may have written it.
+
+        An end is given in any case: the sink may have to close its files once more.
+        """
+        found_here = isinstance(delivery, GapDelivery) and delivery.found_here
+        return found_here or isinstance(delivery, Closing) or delivery.seq > self.written_seq
 
     def take_next(self) -> Delivery | None:
         """Return what the sink is to be given next; a gap goes before what follows it."""

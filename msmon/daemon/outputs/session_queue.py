@@ -1,8 +1,9 @@
 """What waits for one output: its sessions, when each is looked at, and how much is held.
 
-The broker's loop puts in, the output's thread takes out; both under one lock. What does not
-fit is dropped, counted, and becomes a gap in the output. Two bounds hold: that of the queue,
-and the share of the owner whose data it is, so that one user's flood leaves room for others.
+The broker's loop puts in and the output's thread takes out, both under one lock. A delivery
+that does not fit is dropped and counted, and becomes a gap in the output. Two bounds hold: that
+of the queue, and the share of the owner whose data it is. So one user's flood leaves room for
+the others.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ QUEUE_BYTES = 128 << 20
 class SessionQueue(abc.ABC):
     """The sessions of one output, with everything of them that is not durable yet.
 
-    ``unwanted``: types of deliveries that the sink does not want. Public methods may be called
-    from any thread.
+    The broker's loop adds sessions, deliveries and errands; the output's thread takes them. All
+    fields are guarded by ``changed``. Methods without a word on the lock take it themselves and may
+    be called from any thread. ``unwanted``: types of deliveries that the sink does not want.
     """
 
     def __init__(
@@ -40,19 +42,22 @@ class SessionQueue(abc.ABC):
     ) -> None:
         self.name = name
         self.owner = owner
+        self.on_safe: Callable[[str], None] = lambda session_id: None
+        """Called from the output's thread with a session's id when its ``safe_seq`` has grown."""
+        self.changed = threading.Condition(threading.RLock())
+        """The lock; the output's thread waits for it when nothing is due."""
+        self.sessions: dict[str, OutputSession] = {}
+        self.errands: deque[Callable[[], None]] = deque()
+        """What else the thread is to do, before all deliveries."""
+        self.deadline_s: float | None = None
+        """When the daemon ends (monotonic). Once it is set, nothing more is taken."""
         self._unwanted = unwanted
         self._queue_bytes = queue_bytes
         self._shares: Shares | None = None
-        self._changed = threading.Condition(threading.RLock())
-        self._sessions: dict[str, OutputSession] = {}
         self._due: list[tuple[float, int, OutputSession]] = []
         """Sessions to look at, by time; each is here at most once."""
         self._order = itertools.count()
-        self._errands: deque[Callable[[], None]] = deque()
-        """What else the thread is to do, before everything else."""
         self._held_bytes = 0
-        self._deadline_s: float | None = None
-        """When the daemon ends (monotonic); from then on nothing more is taken."""
 
     @abc.abstractmethod
     def _wake(self) -> None:
@@ -66,42 +71,42 @@ class SessionQueue(abc.ABC):
         self, session: SessionInfo, owner: Owner, answer: Callable[[OpenAnswer], None]
     ) -> None:
         """Begin a session, or go on with one that was closed; ``answer`` is called once."""
-        with self._changed:
-            known = self._sessions.setdefault(
+        with self.changed:
+            known = self.sessions.setdefault(
                 session.session_id, OutputSession(session, owner, None)
             )
             known.answer = answer
-            self._schedule(known)
+            self.schedule(known)
 
     def put(self, delivery: Delivery) -> None:
         """Queue a delivery. A batch or window that does not fit is dropped and counted."""
-        with self._changed:
-            session = self._sessions.get(delivery.session_id)
-            if session is None or self._deadline_s is not None:
+        with self.changed:
+            session = self.sessions.get(delivery.session_id)
+            if session is None or self.deadline_s is not None:
                 return  # while the daemon ends it is left to the agent, which sends it again
             if isinstance(delivery, self._unwanted):
                 delivery = skipped(delivery)
             elif not isinstance(delivery, Closing):
                 delivery = self._fitting(session, delivery)
-            self._hold(session, session.append(delivery))
-            self._schedule(session)
+            self.hold(session, session.append(delivery))
+            self.schedule(session)
 
     def safe_seq(self, session_id: str) -> int:
         """Everything of a session up to here is durable, or given up and counted."""
-        with self._changed:
-            session = self._sessions.get(session_id)
+        with self.changed:
+            session = self.sessions.get(session_id)
             return session.safe_seq if session else 0
 
     def drops(self, session_id: str) -> Drops:
         """Records of a session dropped in this output so far, per stage."""
-        with self._changed:
-            session = self._sessions.get(session_id)
+        with self.changed:
+            session = self.sessions.get(session_id)
             return dict(session.drops) if session else {}
 
     def files(self, session_id: str) -> tuple[str, ...]:
         """Absolute paths of the files of a session."""
-        with self._changed:
-            session = self._sessions.get(session_id)
+        with self.changed:
+            session = self.sessions.get(session_id)
             return session.files if session else ()
 
     def _fitting(self, session: OutputSession, delivery: Delivery) -> Delivery:
@@ -129,7 +134,7 @@ class SessionQueue(abc.ABC):
         limit = self._shares.limit(session.owner.name, Resource.QUEUED_BYTES)
         return queued + delivery.size_bytes <= limit
 
-    def _hold(self, session: OutputSession, size_bytes: int) -> None:
+    def hold(self, session: OutputSession, size_bytes: int) -> None:
         """Count bytes that are queued, or with a minus no longer; the lock is held."""
         self._held_bytes += size_bytes
         if self._shares is None:
@@ -139,26 +144,32 @@ class SessionQueue(abc.ABC):
         elif size_bytes < 0:
             self._shares.give_back(session.owner.name, Resource.QUEUED_BYTES, -size_bytes)
 
-    def _may_write(self, session: OutputSession, delivery: Delivery) -> bool:
+    def may_write(self, session: OutputSession, delivery: Delivery) -> bool:
         """Whether the owner's share of the disk holds this much more now."""
         if self._shares is None or self.owner is None or not isinstance(delivery, BatchDelivery):
             return True
         owner, size = session.owner.name, delivery.size_bytes
         return self._shares.try_take(owner, Resource.DISK_BYTES, size)
 
+    @property
+    def next_due_s(self) -> float | None:
+        """When the next session is due (monotonic), None: nothing is; the lock is held."""
+        return self._due[0][0] if self._due else None
+
     def _later(self, errand: Callable[[], None]) -> None:
-        with self._changed:
-            self._errands.append(errand)
+        with self.changed:
+            self.errands.append(errand)
             self._wake()
 
-    def _schedule(self, session: OutputSession, due_s: float = 0.0) -> None:
-        """Have the thread look at a session; the lock is held."""
+    def schedule(self, session: OutputSession, due_s: float = 0.0) -> None:
+        """Have the thread look at a session at ``due_s`` (monotonic); the lock is held."""
         if not session.scheduled:
             session.scheduled = True
             heapq.heappush(self._due, (due_s, next(self._order), session))
             self._wake()
 
-    def _next_due(self, now_s: float) -> OutputSession | None:
+    def next_due(self, now_s: float) -> OutputSession | None:
+        """Take the next session whose time has come; the lock is held."""
         if not self._due or self._due[0][0] > now_s:
             return None
         _, _, session = heapq.heappop(self._due)
