@@ -1,0 +1,240 @@
+"""How the deliveries of an output's sessions get into its sink, and what follows an error.
+
+The writer opens a session in the sink, gives it what waits, and commits. A full disk, a locked
+file or a process that died blocks only the sessions that it concerns: what the sink has not
+committed of them is kept and given again later. Only a session that has ended and still fails
+after a minute is given up; its records are counted as dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from msmon.daemon.outputs.delivery import (
+    Commit,
+    Committed,
+    Delivery,
+    Forgetting,
+    Opening,
+    Skipped,
+    kind_and_count,
+)
+from msmon.daemon.outputs.hosts import HostEnded, SinkHost
+from msmon.daemon.outputs.progress import ProgressDirectory
+from msmon.daemon.outputs.session import (
+    LAST_RETRY_S,
+    Block,
+    OpenAnswer,
+    OutputSession,
+    skipped,
+)
+from msmon.daemon.outputs.session_queue import SessionQueue
+from msmon.errors import MsmonError, SinkError
+from msmon.sinks.base import SessionOutput
+
+COMMIT_INTERVAL_S = 0.25
+COMMIT_BYTES = 8 << 20
+GIVE_UP_AFTER_S = 60.0
+"""A session that has ended and still can't be written is given up after this time."""
+
+HUNG_RETRY_S = 30.0
+"""A session in whose call the process hung is not tried again sooner."""
+
+SHARE_RETRY_S = 0.1
+"""An owner that has used up its share of the disk waits so long for more."""
+
+_log = logging.getLogger(__name__)
+
+
+class SessionWriter:
+    """Writes the sessions of a queue into a sink. Everything here runs on the output's thread.
+
+    ``host`` is where the sink lives. What the broker's loop may read or change meanwhile, the
+    sessions and ``written``, is touched under the queue's lock only.
+    """
+
+    def __init__(self, queue: SessionQueue, host: SinkHost, progress: ProgressDirectory) -> None:
+        self.written: dict[str, int] = {}
+        """Kind → records that the sink has committed."""
+        self.commit_at_s: float | None = None
+        """When the next commit is due (monotonic); None: there is nothing to commit."""
+        self._queue = queue
+        self._changed = queue.changed
+        self._host = host
+        self._progress = progress
+        self._uncommitted_bytes = 0
+
+    def hand_over(self, session: OutputSession) -> None:
+        """Give the sink what waits of a session, up to the size of a commit."""
+        with self._changed:
+            if not session.waiting and session.answer is None:
+                return  # done meanwhile; to open it now would open a complete file again
+        if self._is_hopeless(session):
+            self._give_up(session, "the output failed for too long")
+            return
+        try:
+            self._ensure_open(session)
+            if not self._give_waiting(session):
+                return
+        except (SinkError, OSError) as error:
+            self._block(session, error)
+        with self._changed:
+            if session.block is None and session.waiting and not session.at_its_end:
+                self._queue.schedule(session)
+
+    def commit(self) -> None:
+        """Make what the sink has taken durable, and report it session by session."""
+        self._uncommitted_bytes, self.commit_at_s = 0, None
+        with self._changed:
+            touched = [session for session in self._queue.sessions.values() if session.handed]
+        if not touched:
+            return
+        try:
+            committed = self._host.ask(Commit())
+            assert isinstance(committed, Committed)
+        except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the thread
+            committed = Committed({}, {session.id: str(error) for session in touched})
+        with self._changed:
+            for session_id, files in committed.files.items():
+                if session_id in self._queue.sessions:
+                    self._queue.sessions[session_id].files = files
+        for session in touched:
+            reason = committed.failed.get(session.id, "")
+            if session.generation != self._host.generation:
+                reason = reason or "the process of the output ended"
+            if reason:
+                self._block(session, SinkError(reason))
+            else:
+                self._release(session)
+
+    def forget(self, session_id: str) -> None:
+        """Release all that is known of a session that was closed."""
+        with self._changed:
+            session = self._queue.sessions.pop(session_id, None)
+            if session is None:
+                return
+            self._queue.hold(session, -session.size_bytes)
+        self._progress.forget(session_id)
+        if self._host.running:
+            try:
+                self._host.ask(Forgetting(session_id))
+            except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the thread
+                _log.warning("session %s can't be forgotten: %s", session_id, error)
+
+    # --- opening --------------------------------------------------------------------------
+
+    def _ensure_open(self, session: OutputSession) -> None:
+        """Open a session in the sink where it is not; raises SinkError or OSError."""
+        try:
+            self._host.ready()
+            if session.generation == self._host.generation:
+                self._answer(session, session.files)
+                return
+            with self._changed:
+                session.take_back()
+            opened = self._host.ask(Opening(session.info, self._progress.of(session.id)))
+            assert isinstance(opened, SessionOutput)
+        except Exception as error:
+            failure = error if isinstance(error, MsmonError) else SinkError(str(error))
+            self._answer(session, failure)
+            raise failure if isinstance(failure, SinkError) else SinkError(str(error)) from error
+        with self._changed:
+            session.opened(opened, self._host.generation)
+        self._answer(session, opened.files)
+
+    def _answer(self, session: OutputSession, answer: OpenAnswer) -> None:
+        with self._changed:
+            told, session.answer = session.answer, None
+        if told is not None:
+            told(answer)
+
+    # --- giving ---------------------------------------------------------------------------
+
+    def _give_waiting(self, session: OutputSession) -> bool:
+        """Give what waits; False where the owner's share of the disk is used up for now."""
+        while (delivery := self._next_of(session)) is not None:
+            if not self._queue.may_write(session, delivery):
+                with self._changed:
+                    self._queue.schedule(session, time.monotonic() + SHARE_RETRY_S)
+                return False
+            self._give(session, delivery)
+            if self._uncommitted_bytes >= COMMIT_BYTES:
+                self.commit_at_s = 0.0
+                break
+            if self._queue.errands:  # somebody waits for the answer
+                break
+        return True
+
+    def _next_of(self, session: OutputSession) -> Delivery | None:
+        with self._changed:
+            return session.take_next()
+
+    def _give(self, session: OutputSession, delivery: Delivery) -> None:
+        """Give one delivery to the sink. Raises SinkError or OSError."""
+        instead: Delivery | None = None
+        try:
+            if session.is_new(delivery) and not isinstance(delivery, Skipped):
+                self._host.ask(delivery)
+        except (SinkError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a plug-in's bug costs this delivery only
+            _log.error("%s of session %s failed: %r", type(delivery).__name__, session.id, error)
+            instead = skipped(delivery)
+            with self._changed:
+                stage = "decode" if isinstance(error, ValueError) else "disk"
+                session.count_drop(delivery, stage, str(error))
+                self._queue.hold(session, instead.size_bytes - delivery.size_bytes)
+        with self._changed:
+            session.handed_over(delivery, instead)
+        self._uncommitted_bytes += delivery.size_bytes
+        if self.commit_at_s is None:
+            self.commit_at_s = time.monotonic() + COMMIT_INTERVAL_S
+
+    # --- after a commit or an error -------------------------------------------------------
+
+    def _release(self, session: OutputSession) -> None:
+        """What the sink has taken of a session is durable: count it, and tell the broker."""
+        with self._changed:
+            if session.block is not None:
+                _log.warning("output %s of session %s works again", self._queue.name, session.id)
+            before_bytes = session.size_bytes
+            for delivery in session.release():
+                records = kind_and_count(delivery)
+                if records is not None:
+                    kind, count = records
+                    self.written[kind] = self.written.get(kind, 0) + count
+            self._queue.hold(session, session.size_bytes - before_bytes)
+            if session.waiting:
+                self._queue.schedule(session)
+        self._queue.on_safe(session.id)
+
+    def _block(self, session: OutputSession, error: Exception) -> None:
+        """Keep what is not durable for later; the sink will be asked to open the session anew."""
+        now_s = time.monotonic()
+        reason = error.message if isinstance(error, MsmonError) else str(error)
+        if session.closing_at_s and not session.was_open:
+            self._give_up(session, "the output could never be opened")
+            return
+        with self._changed:
+            session.take_back()
+            if session.block is None:
+                name = self._queue.name
+                _log.warning("output %s of session %s fails: %s", name, session.id, reason)
+                session.block = Block(now_s, reason)
+            block = session.block
+            block.reason = reason
+            delay_s = HUNG_RETRY_S if isinstance(error, HostEnded) and error.hung else 0.0
+            self._queue.schedule(session, now_s + max(delay_s, block.retry_delay_s))
+            block.retry_delay_s = min(2 * block.retry_delay_s, LAST_RETRY_S)
+
+    def _is_hopeless(self, session: OutputSession) -> bool:
+        closing_s = session.closing_at_s
+        return bool(session.block and closing_s and time.monotonic() > closing_s + GIVE_UP_AFTER_S)
+
+    def _give_up(self, session: OutputSession, reason: str) -> None:
+        """Drop and count what is not durable of a session, so that the agent need not keep it."""
+        _log.error("output %s gives session %s up: %s", self._queue.name, session.id, reason)
+        with self._changed:
+            self._queue.hold(session, -session.give_up("disk", reason))
+        self._queue.on_safe(session.id)
