@@ -197,7 +197,7 @@ def _path_in_process() -> str | None:
                 if path and os.path.basename(path[0]).startswith(LIBRARY_NAME):
                     return path[0]
     except OSError:
-        pass  # no /proc here: then the library is looked for by name only
+        pass  # Without /proc the library is only found by its name.
     return None
 
 
@@ -221,7 +221,7 @@ def _on_loader_path(environ: Mapping[str, str]) -> str | None:
             return str(path)
     try:
         cache = _LOADER_CACHE.read_bytes()
-    except OSError:  # a system without one
+    except OSError:  # This system has no cache of the loader.
         return None
     cached = (entry for entry in cache.split(b"\0") if entry.endswith(_CACHE_SUFFIX))
     return next(map(os.fsdecode, cached), None)

@@ -51,8 +51,8 @@ class Mspti:
         self._call("msptiActivityDisable", kind)
 
     def is_enabled(self, kind: ActivityKind) -> bool:
-        """Return whether a kind is marked enabled; stays so after :meth:`unsubscribe`."""
-        checked = ActivityKind(kind)  # MSPTI reads past its array for any other number
+        """Return whether a kind is enabled. This stays true after :meth:`unsubscribe`."""
+        checked = ActivityKind(kind)  # For an unknown number MSPTI reads past its array.
         return bool(self._call("msptiActivityIsEnabled", checked))
 
     def enable_marker_domain(self, name: str) -> None:
@@ -60,14 +60,14 @@ class Mspti:
         self._call("msptiActivityEnableMarkerDomain", _encode(name))
 
     def disable_marker_domain(self, name: str) -> None:
-        """Record no markers of a domain, which need not exist yet."""
+        """Record no markers of a domain. The domain need not exist yet."""
         self._call("msptiActivityDisableMarkerDomain", _encode(name))
 
     def get_next_record(self, buffer_address: int, valid_bytes: int) -> int | None:
         """Return the address of the next record, or None at the end of the buffer.
 
-        MSPTI keeps the position per thread and forgets it only at the end: read a buffer to
-        its end on one thread. :mod:`msmon.ffi.walk` needs none of this.
+        MSPTI keeps one position for each thread and resets it only at the end of a buffer. So
+        read every buffer to its end on one thread. :mod:`msmon.ffi.walk` doesn't need MSPTI.
         """
         record = ctypes.c_void_p()
         found = self._call(
@@ -76,11 +76,11 @@ class Mspti:
         return record.value if found else None
 
     def flush_all(self) -> None:
-        """Deliver every buffer, the current one too; joins MSPTI's delivery threads."""
+        """Deliver every buffer, also the current one, and join MSPTI's delivery threads."""
         self._call("msptiActivityFlushAll", 1)
 
     def flush_period(self, period_ms: int) -> None:
-        """Deliver full buffers every ``period_ms`` (0: never); not the current one."""
+        """Deliver full buffers every ``period_ms`` (0: never), but never the current one."""
         self._call("msptiActivityFlushPeriod", period_ms)
 
     def push_external_correlation_id(self, kind: int, external_id: int) -> None:
@@ -94,21 +94,21 @@ class Mspti:
         return popped.value
 
     def subscribe(self, callback_address: int = 0, userdata: int = 0) -> int:
-        """Take the one subscription of the process and return its handle. Result 2: taken."""
+        """Take the only subscription of the process, and return its handle. Result 2: taken."""
         handle = ctypes.c_void_p()
         self._call("msptiSubscribe", ctypes.byref(handle), callback_address, userdata)
         return handle.value or 0
 
     def unsubscribe(self, handle: int) -> None:
-        """Give the subscription back; kinds must be enabled again after the next one."""
+        """Give the subscription back. After the next one, kinds must be enabled again."""
         self._call("msptiUnsubscribe", handle)
 
     def enable_callback(self, enable: bool, handle: int, domain: int, callback_id: int) -> None:
-        """Switch the callback for one function of an ``msptiCallbackDomain``."""
+        """Turn the callback for one function of an ``msptiCallbackDomain`` on or off."""
         self._call("msptiEnableCallback", int(enable), handle, domain, callback_id)
 
     def enable_domain(self, enable: bool, handle: int, domain: int) -> None:
-        """Switch the callback for all functions of an ``msptiCallbackDomain``."""
+        """Turn the callbacks for all functions of an ``msptiCallbackDomain`` on or off."""
         self._call("msptiEnableDomain", int(enable), handle, domain)
 
 

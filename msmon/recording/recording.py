@@ -1,7 +1,7 @@
 """A recording on a thread of its own, for the Monitor API and the ``mspti`` monitors.
 
-Every MSPTI call is made on that thread and no lock is held meanwhile. Callers wait
-for their own call only, with the GIL released; records come out regularly.
+That thread makes every MSPTI call, and holds no lock meanwhile. A caller waits only for its own
+call, without the GIL. Records are delivered regularly.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _Task = tuple[Callable[[Recorder], Any], "Future[Any]"]
 
 
 class Recording:
-    """Collects until :meth:`stop`, handing batches to ``consume`` on its thread.
+    """Collects until :meth:`stop`, and calls ``consume`` with batches on its own thread.
 
-    ``purpose`` names the holder of the process's one MSPTI subscription in the error that
-    others get meanwhile.
+    A process has only one MSPTI subscription. If somebody else asks for it meanwhile, the
+    error names ``purpose`` as its holder.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Recording:
 
     @property
     def active(self) -> bool:
-        """Whether it records; false in a forked child, where the thread is gone."""
+        """True while it records. False in a forked child, which doesn't have the thread."""
         return self._recorder is not None and self._recorder.active and self._pid == os.getpid()
 
     @property
@@ -96,9 +96,10 @@ class Recording:
         return unavailable
 
     def call(self, function: Callable[[Recorder], T]) -> T:
-        """Run ``function`` on the recording's thread; returns or raises what it does.
+        """Run ``function`` on the recording's thread, and return or raise what it does.
 
-        When the recording has ended meanwhile, it runs here, on a recorder at rest.
+        If the recording has ended, it runs on the calling thread, because no other thread uses
+        the recorder any more.
         """
         assert self._recorder is not None
         if threading.current_thread() is self._thread:
@@ -114,15 +115,15 @@ class Recording:
         return result
 
     def flush(self) -> None:
-        """Have MSPTI deliver and ``consume`` take what was recorded so far. Raises MsptiError.
+        """Deliver everything recorded so far to ``consume``. Raises MsptiError.
 
-        Does nothing when not recording.
+        Does nothing if it isn't recording.
         """
         if self.active:
             self.call(self._flush)
 
     def stop(self) -> None:
-        """Stop collecting; what was recorded has been consumed when this returns."""
+        """Stop collecting. Returns after everything recorded has been given to ``consume``."""
         atexit.unregister(self.stop)
         thread = self._thread
         if thread is None or self._pid != os.getpid():
@@ -134,7 +135,7 @@ class Recording:
     # --- the thread -------------------------------------------------------------------
 
     def _run(self, duration_s: float) -> None:
-        """Do tasks as they come, the first being the start, and flush in between."""
+        """Carry out the tasks in the queue, of which the first is the start; flush regularly."""
         recorder = self._recorder
         assert recorder is not None
         self._do(recorder, *self._tasks.get())

@@ -62,7 +62,7 @@ class Batch:
 
     @classmethod
     def from_frames(cls, kind: ActivityKind, records: bytes, strings: bytes) -> Batch:
-        """Rebuild a batch. Raises ValueError when the frames don't fit together."""
+        """Return the batch of :meth:`to_frames`. Raises ValueError if the frames don't match."""
         dtype = DTYPES[kind]
         if len(records) % dtype.itemsize:
             raise ValueError(f"{len(records)} bytes are no whole number of {kind.name} records")
@@ -76,16 +76,19 @@ class Batch:
         return cls(kind, array, texts)
 
     def select(self, mask: Column) -> Batch:
-        """Return the records where ``mask`` (shape (n,), bool) holds; strings are shared."""
+        """Return the records where ``mask`` (shape (n,), bool) is true. Strings are shared."""
         chosen = np.flatnonzero(mask)
         if len(chosen) == len(self):
             return self
-        # take() moves whole records; indexing by mask would copy field by field
+        # take() moves whole records; indexing by mask copies field by field, which is slow
         return Batch(self.kind, self.records.take(chosen), self.strings)
 
 
 def join_columns(columns: Sequence[Column]) -> Column:
-    """Concatenate structured arrays of one dtype as bytes; numpy would copy field by field."""
+    """Concatenate structured arrays of one dtype.
+
+    They are joined as bytes, because numpy copies structured arrays field by field.
+    """
     dtype = columns[0].dtype
     parts = [np.ascontiguousarray(column).view(np.uint8) for column in columns]
     joined: Column = np.concatenate(parts).view(dtype)

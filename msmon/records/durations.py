@@ -1,4 +1,4 @@
-"""What statistics need of a batch: device, label, start and end of each record.
+"""The columns of a batch that statistics need: device, label, start and end of each record.
 
 A label is the operator that a record counts for. Kinds without names use the name
 of the operation or of the copy direction; markers use name and domain.
@@ -51,7 +51,7 @@ def durations_of(batch: Batch) -> Durations:
 
 
 def marker_durations(pairs: MarkerEvents) -> Durations:
-    """Return the durations of paired markers; a mark lasts 0 ns."""
+    """Return the durations of paired markers. An instantaneous marker lasts 0 ns."""
     events = pairs.events
     combined = (events["name"].astype(np.uint64) << np.uint64(32)) | events["domain"]
     distinct, label_ids = np.unique(combined, return_inverse=True)
@@ -71,7 +71,7 @@ def marker_durations(pairs: MarkerEvents) -> Durations:
 
 
 def _labels(batch: Batch) -> tuple[Column, tuple[Label, ...]]:
-    """Return (label id of each record, labels), by the field that the layout calls the label."""
+    """Return (label id of each record, labels). The layout says which field is the label."""
     layout, records = LAYOUTS[batch.kind], batch.records
     if not layout.label:
         return np.zeros(len(records), np.uint8), ((MEMSET_NAME, ""),)

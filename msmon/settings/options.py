@@ -1,4 +1,4 @@
-"""Every option of a command, defined once: name, type, range, default, peer key.
+"""Every option of a command, defined once: name, type, range, default, key in msMonitor.
 
 The command line, the wire and the drop-in compatibility layer derive from these
 tables, so a number is checked by the same code wherever it enters.

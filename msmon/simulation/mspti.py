@@ -1,7 +1,7 @@
-"""The simulated MSPTI library: its fifteen functions, with the real ones' rules and codes.
+"""The simulated MSPTI library: its fifteen functions, with the rules and codes of the real ones.
 
-They are C function pointers, as the real library's: whoever calls them can't tell. Facts on
-codes and order of checks: mspti_activity.h, mspti_callback.h and MSPTI's behaviour.
+They are C function pointers, so that callers use them as those of the real library. The codes and
+the order of checks are those of mspti_activity.h, mspti_callback.h and MSPTI's behaviour.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ INVALID = Result.MSPTI_ERROR_INVALID_PARAMETER
 class SimulatedMspti:
     """One simulated library. ``addresses`` maps the names of its functions to C addresses.
 
-    Must outlive every use of the addresses. In a forked child the functions do nothing and
-    return 0.
+    Keep it alive as long as anybody may call the addresses. In a forked child the functions do
+    nothing and return 0.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class SimulatedMspti:
 
     @property
     def emitted(self) -> dict[ActivityKind, int]:
-        """Records per kind that were written into a buffer."""
+        """Kind → number of records that were written into a buffer."""
         return self._ledger.emitted
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that was recorded, per operator."""
+        """All records that were written, by operator."""
         return self._ledger
 
     def close(self) -> None:
-        """Stop the device and write the ledger, where one is asked for."""
+        """Stop the device, and write the ledger if the options name a file for it."""
         if os.getpid() != self._process_id:
             return
         self._device.stop()
@@ -155,7 +155,7 @@ class SimulatedMspti:
         return SUCCESS
 
     def _get_next_record(self, buffer: int | None, valid_bytes: int, record: Any) -> int:
-        """Walk a buffer; the position is the thread's and is forgotten only at the end."""
+        """Return the next record. As in MSPTI, the position is the thread's, reset at the end."""
         if not buffer:
             return INVALID
         position = getattr(self._reading, "position", 0)
@@ -174,7 +174,7 @@ class SimulatedMspti:
         return SUCCESS
 
     def _flush_period(self, _period_ms: int) -> int:
-        """Change nothing: full buffers are delivered at once anyway."""
+        """Do nothing: full buffers are delivered at once."""
         return SUCCESS
 
     def _push_external_id(self, kind: int, external_id: int) -> int:
@@ -229,11 +229,11 @@ class SimulatedMspti:
 
 
 _loaded: list[SimulatedMspti] = []
-"""C may hold addresses of these for ever."""
+"""Keeps them alive, because C code may call their addresses until the process ends."""
 
 
 def load_simulated(environ: Mapping[str, str]) -> Mspti:
-    """Return a simulated MSPTI as MSMON_SIMULATE and the rank variables describe it.
+    """Return the simulated MSPTI that MSMON_SIMULATE and the rank variables describe.
 
     Raises UsageError naming the option or variable that is wrong.
     """

@@ -1,7 +1,7 @@
-"""Which outputs are installed, and how ``--sink NAME:key=value,…`` becomes one of them.
+"""Lists the installed sinks, and parses the option ``--sink NAME:key=value,…``.
 
-Outputs of msmon and of other packages are found through the entry-point group
-``msmon.sinks``; msmon's own also work where the package's metadata is missing.
+Other packages register sinks in the entry-point group ``msmon.sinks``. msmon's own are also listed
+here, so that they work without the metadata of an installed package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPORT_SINKS = {"DB": "sqlite", "Jsonl": "jsonl"}
 
 
 def sink_paths() -> dict[str, str]:
-    """Return name → "module:Class" of every installed output."""
+    """Return name → "module:Class" of every installed sink."""
     found: Any = entry_points()
     group = found.select(group=GROUP) if hasattr(found, "select") else found.get(GROUP, ())
     return {**{entry.name: entry.value for entry in group}, **BUILT_IN}
@@ -82,7 +82,7 @@ def parse_sink_option(text: str) -> tuple[type[Sink], dict[str, Any]]:
 
 
 def describe_sinks() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return (name, help, option lines) of every installed output, for ``--sink help``."""
+    """Return (name, help, option lines) of every installed sink, for ``--sink help``."""
     rows: list[tuple[str, str, tuple[str, ...]]] = []
     for name in sorted(sink_paths()):
         try:

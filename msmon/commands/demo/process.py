@@ -1,6 +1,6 @@
-"""What the processes of ``msmon demo`` run: the daemon, or one simulated rank.
+"""The child processes of ``msmon demo``: the daemon, or one simulated rank.
 
-Both end with the demo, however it ends: the kernel tells them.
+The kernel sends them SIGTERM when the demo ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import threading
 import msmon
 
 PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal this process gets when its parent ends."""
+"""Option of prctl(2): sets the signal that a process gets when its parent ends."""
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent ends."""
+    """Make the kernel send SIGTERM to this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def run_rank(step_s: float) -> None:
-    """Be a training process: one ``msmon.step()`` every ``step_s`` until SIGTERM."""
+    """Act as a training process: call ``msmon.step()`` every ``step_s`` until SIGTERM."""
     ended = threading.Event()
     parent = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -34,7 +34,7 @@ def run_rank(step_s: float) -> None:
 
 
 def run_daemon() -> int:
-    """Be ``msmon-daemon`` with one sink more, which no other daemon offers."""
+    """Run ``msmon-daemon`` with the sink that collects the totals for the demo."""
     from msmon.commands.daemon.command import main as daemon_main
     from msmon.sinks import catalog
 

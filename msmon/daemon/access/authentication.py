@@ -1,8 +1,8 @@
 """Who is on the other side of a connection, and what they may do.
 
-Nothing here believes a message. Local peers are known by the uid that the kernel
-vouches for (libzmq's peer address ``localhost:uid:gid:pid`` of IPC connections),
-remote ones by their CURVE key, which must be on the allow-list.
+A peer can't choose who it is, because nothing here comes from its messages. For a local peer the
+kernel tells libzmq the uid, gid and pid (libzmq's peer address is ``localhost:uid:gid:pid``). A
+remote peer is known by its CURVE key, which must be on the allow-list.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Peer:
     name: str
     """For logs and answers: "uid 1000", or the name of the key."""
     credential: str
-    """What proves it: the uid or the public key. Equal for equal owners only."""
+    """What proves it: the uid, or the public key. Two peers with the same one are one user."""
     uid: int = -1
     pid: int = -1
 
     @property
     def owner(self) -> str:
-        """Whose share its work is counted against: "uid 1000", or "key NAME"."""
+        """The user whose share its work counts against: "uid 1000", or "key NAME"."""
         return f"uid {self.uid}" if self.uid >= 0 else self.name
 
     def may_send(self, kind: type[Message]) -> bool:
-        """Whether this peer may send messages of this type."""
+        """Return whether this peer may send messages of this type."""
         return self.role in ROLES_FOR.get(kind, frozenset())
 
     def may_command(self, owner: Peer) -> bool:
-        """Whether this peer may command a process that ``owner`` registered."""
+        """Return whether this peer may command a process that ``owner`` registered."""
         if self.role is Role.OPERATOR:
             return True
         return self.role is Role.USER and self.uid == owner.uid
@@ -105,8 +105,8 @@ class Authenticator:
     def peer(self, address: str, credential: str) -> Peer | None:
         """Return the peer with this libzmq address and ZAP user id, None if not allowed.
 
-        Asked anew for every message, so that a key that is no longer on the
-        allow-list loses its open connections too.
+        The broker calls this for every message, so that a key that was removed from the
+        allow-list also loses its open connections.
         """
         if address.startswith("localhost:"):
             return self._local_peer(address)
@@ -118,7 +118,7 @@ class Authenticator:
         return Peer(allowed.role, f"key {allowed.name}", credential)
 
     def is_operator(self, owner: str) -> bool:
-        """Whether ``Peer.owner`` is one that may command every process."""
+        """Return whether an ``owner`` as in :attr:`Peer.owner` may command every process."""
         if owner in ("uid 0", f"uid {self._own_uid}"):
             return True
         kind, _, name = owner.partition(" ")
@@ -136,12 +136,12 @@ class Authenticator:
         return None
 
     def close(self) -> None:
-        """Close the ZAP socket; no connection is accepted from now on."""
+        """Close the ZAP socket. libzmq accepts no connection without it."""
         self.socket.close()
 
 
 def _who(frames: list[bytes]) -> str:
-    """Return who asks, for the log: the address, and the key of a remote one."""
+    """Return a sentence for the log: which address or key was refused."""
     address = frames[3].decode("ascii", "replace") if len(frames) > 3 else "?"
     if address.startswith("localhost:"):
         return f"local user {address} may not connect"
