@@ -8,7 +8,7 @@ arrives, so nobody can make another process keep more than the field can mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,5 @@ Prose = Annotated[str, Bound(4096, cut=True)]
 
 CountsByKind = Annotated[dict[Word, int], Bound(64)]
 """Records per kind name. There are some thirty kinds."""
-CountsByStage = Annotated[dict[Word, Optional[int]], Bound(16)]
-"""Records per drop stage; None: lost, but nobody knows how many."""
 OptionValues = Annotated[dict[Word, Annotated[Any, Bound(4096)]], Bound(64)]
 """Option name to its value, which is one text, number or truth value."""

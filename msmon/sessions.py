@@ -7,15 +7,14 @@ by commands that carry only what they mention; everything else stays as it is.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Annotated, Any, Optional, Union
 
 from msmon.bounds import (
+    Bound,
     CountsByKind,
-    CountsByStage,
     HostName,
     JobName,
     OptionText,
@@ -27,11 +26,12 @@ from msmon.errors import UsageError
 from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, parse_kinds
 from msmon.settings.options import MONITOR_OPTION, check_fields
+from msmon.vocabulary import Vocabulary
 
 UNKNOWN_RANK = -1
 
 
-class DropStage(enum.Enum):
+class DropStage(Vocabulary):
     """Where records, or ranges of markers, are lost; in the order that they travel."""
 
     SLOTS = "slots"
@@ -48,10 +48,12 @@ class DropStage(enum.Enum):
     """The queue of an output was full."""
     DISK = "disk"
     """An output failed to write."""
+    PAUSED = "paused"
+    """Only gaps have it: a trace had the profiler, so nothing was recorded and nothing dropped."""
 
 
-Drops = CountsByStage
-"""What was lost per stage (the value of a :class:`DropStage`); None: nobody knows how much."""
+Drops = Annotated[dict[Union[DropStage, Word], Optional[int]], Bound(16)]
+"""Stage → records lost there; None: nobody knows how many. A newer side may know more stages."""
 
 
 def alarming_drops(drops: Mapping[str, int | None]) -> Drops:
@@ -61,9 +63,7 @@ def alarming_drops(drops: Mapping[str, int | None]) -> Drops:
     its step.
     """
     return {
-        stage: count
-        for stage, count in drops.items()
-        if count != 0 and stage != DropStage.OPEN.value
+        stage: count for stage, count in drops.items() if count != 0 and stage != DropStage.OPEN
     }
 
 
@@ -159,9 +159,24 @@ class MonitorSettings:
         """The parsed filter."""
         return Filter.parse(self.filter)
 
+    def checked(self) -> MonitorSettings:
+        """Return these settings as :meth:`from_fields` would. Raises UsageError.
+
+        For settings of another process: the wire has only looked at their types.
+        """
+        defaults = dataclasses.asdict(MonitorSettings())
+        given = dataclasses.asdict(self)
+        return MonitorSettings.from_fields(
+            {name: value for name, value in given.items() if value != defaults[name]}
+        )
+
+    def with_kinds(self) -> MonitorSettings:
+        """Return these settings with ``kinds`` spelled out, also where the filter names them."""
+        return dataclasses.replace(self, kinds=format_kinds(self.active_kinds))
+
     def as_fields(self) -> dict[str, Any]:
         """Return plain values for the wire and for ``status``."""
-        return {**dataclasses.asdict(self), "kinds": format_kinds(self.active_kinds)}
+        return dataclasses.asdict(self.with_kinds())
 
 
 @dataclass(frozen=True)
@@ -191,8 +206,8 @@ class Counts:
 class Gap:
     """A span of a session in which records were lost. ``records`` per kind name, None: unknown."""
 
-    stage: Word
-    """The value of a :class:`DropStage`, or "paused"."""
+    stage: Union[DropStage, Word]
+    """A text where a newer side, or a converted file, names a stage that is not known here."""
     start_ns: int
     end_ns: int
     records: Optional[CountsByKind]

@@ -19,16 +19,20 @@ import msmon
 
 ROOT = Path(msmon.__file__).parent
 
-DOMAIN = {"bounds", "errors", "logs", "threads", "records", "settings", "sessions"}
+DOMAIN = {
+    *("bounds", "errors", "logs", "threads", "vocabulary"),
+    *("records", "settings", "sessions"),
+}
 
 ALLOWED_ROOMS = {
     "bounds": set(),
     "errors": set(),
     "logs": set(),
     "threads": set(),
+    "vocabulary": set(),
     "records": {"bounds", "errors"},
     "settings": {"errors", "records"},
-    "sessions": {"bounds", "errors", "records", "settings"},
+    "sessions": {"bounds", "errors", "records", "settings", "vocabulary"},
     "ffi": DOMAIN,
     "simulation": DOMAIN | {"ffi"},
     "recording": DOMAIN | {"ffi", "simulation"},
@@ -50,7 +54,7 @@ MAX_FILES = 15
 """Modules in one folder: more than this is two rooms."""
 
 AGENT_PATH = (
-    *("bounds", "errors", "logs", "threads", "records", "settings", "sessions"),
+    *DOMAIN,
     *("ffi", "simulation", "recording"),
     *("formats", "monitor_api", "bus", "agent"),
 )

@@ -43,6 +43,6 @@ class LossReports:
             lately = lost_bytes - self._reported_bytes[stage]
             if lately > 0:
                 records = self._recorder.records_in(lately) if stage is DropStage.SLOTS else None
-                self._report(Gap(stage.value, start_ns, end_ns, records, _REASONS[stage]))
+                self._report(Gap(stage, start_ns, end_ns, records, _REASONS[stage]))
                 self._reported_bytes[stage] = lost_bytes
         self._since_s = now_s

@@ -34,9 +34,6 @@ MANY_SLOTS_OUT = 3
 """So many buffers inside MSPTI are more than the one it fills and a full one on its way out:
 it is then told at once to deliver, before it runs out of them."""
 
-PAUSED = "paused"
-"""Stage of the gap that a pause leaves: nothing was recorded, so nothing was dropped."""
-
 
 class MonitoringSession:
     """A session from :meth:`start` to :meth:`stop` (or :meth:`abandon`), with ticks between.
@@ -93,7 +90,7 @@ class MonitoringSession:
         duration_s = self.settings.duration_s
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
         self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
-        self._uplink.open(self.session_id, self.settings.as_fields(), self._recorder.start_ns)
+        self._uplink.open(self.session_id, self.settings.with_kinds(), self._recorder.start_ns)
 
     @property
     def recorded_kinds(self) -> frozenset[ActivityKind]:
@@ -195,7 +192,7 @@ class MonitoringSession:
     def _report_pause(self) -> None:
         if self._paused_s is not None:
             start_ns, end_ns = map(self._clock.at_ns, (self._paused_s, time.monotonic()))
-            self._report_gap(Gap(PAUSED, start_ns, end_ns, None, "paused for a trace"))
+            self._report_gap(Gap(DropStage.PAUSED, start_ns, end_ns, None, "paused for a trace"))
             self._paused_s = None
 
     def stop(self, reason: str) -> None:
@@ -231,7 +228,7 @@ class MonitoringSession:
             (DropStage.UPLINK, sum(self._uplink.dropped(self.session_id).values())),
         ):
             if count:
-                drops[stage.value] = count
+                drops[stage] = count
         return Counts(dict(self._received), dict(+self._kept), dict(+self._untimed), drops)
 
     def _recorder_drops(self) -> Drops:

@@ -32,5 +32,5 @@ def totals(counts: Counts) -> str:
     unknown = " and an unknown number" if None in drops else ""
     received, kept = sum(counts.received.values()), sum(counts.kept.values())
     text = f"{received} records received, {kept} kept, {known}{unknown} dropped"
-    still_open = counts.drops.get(DropStage.OPEN.value)
+    still_open = counts.drops.get(DropStage.OPEN)
     return f"{text}, {still_open} ranges still open" if still_open else text

@@ -255,7 +255,8 @@ class SessionOpened(Message):
     TYPE = "session-opened"
     session_id: Identifier
     seq: int
-    settings: OptionValues
+    settings: MonitorSettings
+    """In force when it began, ``kinds`` spelled out."""
     start_ns: int
 
 

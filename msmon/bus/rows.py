@@ -17,7 +17,6 @@ from typing import Annotated, Optional, Union
 from msmon.bounds import (
     Bound,
     CountsByKind,
-    CountsByStage,
     HostName,
     Identifier,
     JobName,
@@ -27,7 +26,7 @@ from msmon.bounds import (
     Word,
 )
 from msmon.bus.words import Outcome, ProcessState, TraceState
-from msmon.sessions import MonitorSettings
+from msmon.sessions import Drops, MonitorSettings
 
 Reasons = Annotated[dict[Word, Prose], Bound(64)]
 """Kind name → why it can't be collected."""
@@ -95,7 +94,7 @@ class StatusRow(ProcessRow):
     received: CountsByKind
     kept: CountsByKind
     untimed: CountsByKind
-    drops: CountsByStage
+    drops: Drops
     files: Paths
     last_seen_s: float
     """Seconds since the last message."""
@@ -160,7 +159,7 @@ class OutputRow(Facts):
     options: Annotated[dict[Word, Sentence], Bound(64)] = field(default_factory=dict)
     queue_bytes: int = 0
     written: CountsByKind = field(default_factory=dict)
-    drops: CountsByStage = field(default_factory=dict)
+    drops: Drops = field(default_factory=dict)
     problem: Prose = ""
 
 

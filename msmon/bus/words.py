@@ -8,14 +8,7 @@ stays a plain text and is shown as it came.
 
 from __future__ import annotations
 
-import enum
-
-
-class Vocabulary(str, enum.Enum):
-    """Base of the enumerations: its members are texts."""
-
-    def __str__(self) -> str:
-        return str(self.value)
+from msmon.vocabulary import Vocabulary
 
 
 class ProcessState(Vocabulary):

@@ -356,7 +356,7 @@ class Broker:
             uid=self._facts.uid,
             insecure=self._facts.insecure,
             listens=list(self._facts.listens),
-            sinks=[output_row(facts, peer) for facts in self._outputs.status()],
+            sinks=[output_row(row, peer) for row in self._outputs.status()],
             refused_messages=self._limited.count,
             refused_connections=self._authenticator.refused_count,
         )

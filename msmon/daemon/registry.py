@@ -8,6 +8,7 @@ can never be, or continue, the process of another.
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -17,7 +18,16 @@ from msmon.daemon.access.shares import Resource, Shares
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 
-LIVE, LOST, ENDED = "live", "lost", "ended"
+
+class Life(enum.Enum):
+    """Whether a registered process still lives."""
+
+    LIVE = "live"
+    LOST = "lost"
+    """It fell silent; it may come back."""
+    ENDED = "ended"
+    """It said goodbye."""
+
 
 MAX_PROCESSES = 10_000
 """Of all owners together; the share of one owner is smaller."""
@@ -35,7 +45,7 @@ class Process:
     """Routing id of its connection, as the ROUTER gave it."""
     version: str
     last_seen_s: float
-    life: str = LIVE
+    life: Life = Life.LIVE
     gone_s: float = 0.0
     status: Status | None = None
     status_bytes: int = 0
@@ -117,7 +127,7 @@ class Registry:
 
     def live(self) -> list[Process]:
         """Return the processes that can be commanded."""
-        return [process for process in self.all() if process.life == LIVE]
+        return [process for process in self.all() if process.life is Life.LIVE]
 
     def of_route(self, route: bytes) -> Process | None:
         """Return the process behind a connection."""
@@ -146,10 +156,10 @@ class Registry:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
         former = self._by_route.get(route)
         if former is not None and former is not known:
-            former.life, former.gone_s = LOST, now_s
+            former.life, former.gone_s = Life.LOST, now_s
         self._forget_route(known)
         known.info, known.peer, known.route, known.version = info, peer, route, version
-        known.last_seen_s, known.life = now_s, LIVE
+        known.last_seen_s, known.life = now_s, Life.LIVE
         self._by_route[route] = known
         return known
 
@@ -162,7 +172,7 @@ class Registry:
             gone = [
                 item
                 for item in self._by_key.values()
-                if item.life != LIVE and item.peer.owner == owner
+                if item.life is not Life.LIVE and item.peer.owner == owner
             ]
             if gone:
                 self._remove(min(gone, key=lambda item: item.gone_s))
@@ -195,12 +205,12 @@ class Registry:
     def heard(self, process: Process, now_s: float) -> None:
         """Note a sign of life; a lost process that speaks again is live again."""
         process.last_seen_s = now_s
-        if process.life == LOST:
-            process.life = LIVE
+        if process.life is Life.LOST:
+            process.life = Life.LIVE
 
     def goodbye(self, process: Process, now_s: float) -> None:
         """Note that a process ended its connection on purpose."""
-        process.life, process.gone_s = ENDED, now_s
+        process.life, process.gone_s = Life.ENDED, now_s
         self._forget_route(process)
         if process.carrier and process.key in self._by_key:
             self._remove(process)
@@ -214,10 +224,10 @@ class Registry:
                 process.last_seen_s += stall_s
         lost = []
         for process in list(self._by_key.values()):
-            if process.life == LIVE and now_s - process.last_seen_s > self._lost_after_s:
-                process.life, process.gone_s = LOST, now_s
+            if process.life is Life.LIVE and now_s - process.last_seen_s > self._lost_after_s:
+                process.life, process.gone_s = Life.LOST, now_s
                 lost.append(process)
-            elif process.life != LIVE and (
+            elif process.life is not Life.LIVE and (
                 process.carrier or now_s - process.gone_s > self._keep_gone_s
             ):
                 self._remove(process)

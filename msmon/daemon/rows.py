@@ -16,7 +16,7 @@ from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.registry import LIVE, Process
+from msmon.daemon.registry import Life, Process
 from msmon.daemon.streams import Stream, Streams
 from msmon.sessions import MonitorSettings, merged_drops
 
@@ -51,10 +51,10 @@ def status_row(
     session_id = running_id or process.session_id
     stream = streams.get(session_id) if session_id else None
     counts = status.counts
-    alive = process.life == LIVE
+    alive = process.life is Life.LIVE
     row = StatusRow(
         **identity(process, peer),
-        state=status.state if alive else ProcessState(process.life),
+        state=status.state if alive else ProcessState(process.life.value),
         session_id=running_id,
         settings=status.settings if alive else None,
         received=counts.received,
@@ -106,10 +106,8 @@ def _without_paths(trace: TraceRow | None) -> TraceRow | None:
     return dataclasses.replace(trace, trace_id="", path="", files=[], reason=reason)
 
 
-def output_row(facts: dict[str, Any], peer: Peer) -> OutputRow:
+def output_row(row: OutputRow, peer: Peer) -> OutputRow:
     """Return the row of an output; its options and problems may hold paths, for operators only."""
-    known = {item.name for item in dataclasses.fields(OutputRow)}
-    row = OutputRow(**{name: value for name, value in facts.items() if name in known})
     if peer.role is Role.OPERATOR:
         return row
     problem = NOT_SHOWN_OF_OUTPUT if row.problem else ""

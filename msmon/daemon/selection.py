@@ -14,7 +14,7 @@ from typing import Union
 from msmon.bus.messages import Selection
 from msmon.bus.rows import MissingRow
 from msmon.bus.words import GONE, Outcome, ProcessState
-from msmon.daemon.registry import LIVE, LOST, Process
+from msmon.daemon.registry import Life, Process
 
 NOT_REGISTERED_STEP = (
     "a job registers when it is started with `msmon run COMMAND` or calls msmon.init(); "
@@ -102,21 +102,22 @@ class _Holders:
     def add(self, wanted: int | str, process: Process) -> None:
         known = self._last.get(wanted)
         if known is None or (
-            known.life != LIVE and (process.life == LIVE or process.gone_s > known.gone_s)
+            known.life is not Life.LIVE
+            and (process.life is Life.LIVE or process.gone_s > known.gone_s)
         ):
             self._last[wanted] = process
 
     def is_live(self, wanted: int | str) -> bool:
-        return wanted in self._last and self._last[wanted].life == LIVE
+        return wanted in self._last and self._last[wanted].life is Life.LIVE
 
     def fate(self, wanted: int | str, now_s: float) -> tuple[ProcessState, str] | None:
         """Return what became of the last holder; None when there was none."""
         last = self._last.get(wanted)
         if last is None:
             return None
-        how = "fell silent" if last.life == LOST else "ended"
+        how = "fell silent" if last.life is Life.LOST else "ended"
         text = f"{last.label} was registered and {how} {now_s - last.gone_s:.0f} s ago"
-        return ProcessState(last.life), text
+        return ProcessState(last.life.value), text
 
 
 def select(
@@ -129,7 +130,7 @@ def select(
     """Pick the live processes that ``selection`` is for, among all that are known."""
     everything = list(known)
     chooser = Chooser(selection)
-    live = [process for process in everything if process.life == LIVE]
+    live = [process for process in everything if process.life is Life.LIVE]
     matching = [process for process in live if chooser.matches(process)]
     missing = list(chooser.missing(everything, host, now_s, may_probe))
     rows = missing[:MAX_MISSING_ROWS]

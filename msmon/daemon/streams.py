@@ -41,11 +41,11 @@ from msmon.daemon.outputs.delivery import (
 )
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.outputs.session import OpenAnswer
-from msmon.daemon.registry import LIVE, Process
+from msmon.daemon.registry import Life, Process
 from msmon.errors import CommandRefused, MsmonError
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
-from msmon.sessions import Gap, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import DropStage, Gap, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Streams:
         running = [item for item in self._streams.values() if item.process is process]
         if sum(not item.closed for item in running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
             raise CommandRefused(f"{process.label} has too many open sessions")
-        settings = MonitorSettings.from_fields(message.settings)
+        settings = message.settings.checked()
         self._take_share(process.peer.owner)
         problem = ""
         if settings.log_file and not self._may_export(process, session_id, settings):
@@ -281,7 +281,7 @@ class Streams:
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
                     self._forget(stream)
-            elif process.life != LIVE and now_s - process.gone_s > self._grace_s:
+            elif process.life is not Life.LIVE and now_s - process.gone_s > self._grace_s:
                 self._close_lost(stream, now_s)
 
     def _forget(self, stream: Stream) -> None:
@@ -295,7 +295,7 @@ class Streams:
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
         for stream in self._streams.values():
-            if not stream.closed and stream.process.life != LIVE:
+            if not stream.closed and stream.process.life is not Life.LIVE:
                 self._close_lost(stream, time.monotonic())
 
     def _close_lost(self, stream: Stream, now_s: float) -> None:
@@ -328,7 +328,9 @@ def _delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
     if isinstance(message, WindowReport):
         if sum(map(len, payload)) > MAX_WINDOW_BYTES:
             reason = "a window with too many rows"
-            gap = Gap("decode", message.start_ns, message.end_ns, dict(message.kept), reason)
+            gap = Gap(
+                DropStage.DECODE, message.start_ns, message.end_ns, dict(message.kept), reason
+            )
             return GapDelivery(message.session_id, message.seq, gap)
         header = WindowHeader(**message.header_fields())
         return WindowDelivery(message.session_id, message.seq, header, payload)
@@ -352,5 +354,5 @@ def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:
     now_ns = time.time_ns()
     lost = {f"kind {message.kind}": count}
     return GapDelivery(
-        session_id, seq, Gap("decode", now_ns, now_ns, lost, "unknown to the daemon")
+        session_id, seq, Gap(DropStage.DECODE, now_ns, now_ns, lost, "unknown to the daemon")
     )

@@ -151,7 +151,7 @@ class Monitor:
         Stage "markers" counts ranges given up before their end, because too many were open.
         """
         evicted = self._store.evicted_ranges
-        markers: Drops = {DropStage.MARKERS.value: evicted} if evicted else {}
+        markers: Drops = {DropStage.MARKERS: evicted} if evicted else {}
         return merged_drops(self._recording.lost, markers)
 
     @property

@@ -106,7 +106,7 @@ class Recorder:
         for stage, lost_bytes in self.lost_bytes.items():
             if lost_bytes:
                 records = self.records_in(lost_bytes) if stage is DropStage.SLOTS else None
-                drops[stage.value] = None if records is None else sum(records.values())
+                drops[stage] = None if records is None else sum(records.values())
         return drops
 
     def records_in(self, size_bytes: int) -> dict[str, int] | None:

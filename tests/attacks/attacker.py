@@ -42,7 +42,7 @@ from msmon.bus.messages import (
     VersionRequest,
 )
 from msmon.errors import MsmonError
-from msmon.sessions import ProcessInfo, SessionEnd
+from msmon.sessions import MonitorSettings, ProcessInfo, SessionEnd
 
 FLOOD_S = 2.0
 CONTEXT = zmq.Context()
@@ -125,7 +125,7 @@ def stream_of(session_id: str) -> list[Message]:
         SessionNote(session_id, 10**9, "parallel_group_info", "{}"),
         Acknowledged(session_id, 10**9),
         SessionClosed(session_id, 10**9 + 1, end),
-        SessionOpened(session_id, 1, {}, time.time_ns()),
+        SessionOpened(session_id, 1, MonitorSettings(), time.time_ns()),
         Answer(True, "forged", session_id=session_id),
         Goodbye("forged"),
     ]
@@ -157,7 +157,7 @@ def flood_sessions() -> list[str]:
     peer = Peer()
     said = peer.ask(Hello("1", "agent", own()))
     for number in seconds():
-        peer.send(SessionOpened(f"{number:032x}", 1, {}, time.time_ns()))
+        peer.send(SessionOpened(f"{number:032x}", 1, MonitorSettings(), time.time_ns()))
     return [*said, *peer.heard(0.1)][:20]
 
 
@@ -165,7 +165,7 @@ def flood_notes() -> list[str]:
     """Open a session and send large notes without waiting for an acknowledgement."""
     peer = Peer()
     said = peer.ask(Hello("1", "agent", own()))
-    said += peer.ask(SessionOpened("n" * 32, 1, {}, time.time_ns()))
+    said += peer.ask(SessionOpened("n" * 32, 1, MonitorSettings(), time.time_ns()))
     text = b"x" * (1 << 20)
     for number in seconds():
         peer.send(SessionNote("n" * 32, number + 2, "note", ""), (text,))

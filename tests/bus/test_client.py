@@ -82,7 +82,7 @@ def test_insecure_on_the_daemons_side_only(daemon):
 def test_insecure_on_both_sides_works(daemon):
     daemon.start("--insecure")
     with Client(local_endpoint(daemon.environ, insecure=True)) as client:
-        assert client.request(StatusRequest()).daemon["insecure"] is True
+        assert client.request(StatusRequest()).daemon.insecure is True
     jobs_environ = {**daemon.environ, "MSMON_INSECURE": "1"}
     assert local_endpoint(jobs_environ) == local_endpoint(daemon.environ, insecure=True)
 

@@ -47,7 +47,7 @@ from msmon.bus.words import ProcessState
 from msmon.commands.asking.answers import as_json
 from msmon.commands.main import main
 from msmon.errors import UsageError
-from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd
+from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 
@@ -65,7 +65,7 @@ MESSAGES = [
     Reply("ok", "text", "next"),
     Command("monitor.start", {"kind": "Kernel"}),
     Answer(True, "done", session_id="s"),
-    SessionOpened("s", 1, {"kind": "Kernel"}, 10),
+    SessionOpened("s", 1, MonitorSettings("Kernel"), 10),
     Records("s", 2, 3, 4),
     WindowReport("s", 3, 0, 10, 20, 5, {"Kernel": 9}, {"Kernel": 7}, {"API": 1}, 2),
     SessionNote("s", 4, "settings", "{}"),

@@ -10,7 +10,7 @@ from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource, Shares, ShareUsedUp
-from msmon.daemon.registry import ENDED, LIVE, LOST, Process, Registry
+from msmon.daemon.registry import Life, Process, Registry
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 
@@ -43,14 +43,14 @@ def test_silence_makes_a_process_lost_once(registry):
     process = registry.register(info(), OWN, b"r", "1", 0.0)
     assert check_until(registry, 0, 8) == []
     assert check_until(registry, 9, 20) == [process]
-    assert process.life == LOST
+    assert process.life is Life.LOST
 
 
 def test_a_process_that_speaks_again_is_live_again(registry):
     process = registry.register(info(), OWN, b"r", "1", 0.0)
     check_until(registry, 0, 20)
     registry.heard(process, 21.0)
-    assert process.life == LIVE
+    assert process.life is Life.LIVE
     assert registry.live() == [process]
 
 
@@ -58,9 +58,9 @@ def test_an_ended_process_does_not_come_back_without_a_hello(registry):
     process = registry.register(info(), OWN, b"r", "1", 0.0)
     registry.goodbye(process, 1.0)
     assert registry.of_route(b"r") is None
-    assert process.life == ENDED
+    assert process.life is Life.ENDED
     assert registry.register(info(), OWN, b"r2", "1", 2.0) is process
-    assert process.life == LIVE
+    assert process.life is Life.LIVE
 
 
 def test_a_stop_of_the_daemon_itself_makes_nobody_lost(registry):
@@ -98,7 +98,7 @@ def test_a_connection_speaks_for_one_process_only(registry):
     first = registry.register(info(11), OWN, b"r", "1", 0.0)
     second = registry.register(info(12), OWN, b"r", "1", 1.0)
     assert registry.of_route(b"r") is second
-    assert first.life == LOST
+    assert first.life is Life.LOST
 
 
 def test_the_same_claim_of_another_owner_is_another_process(registry):

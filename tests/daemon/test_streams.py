@@ -24,11 +24,11 @@ from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery
-from msmon.daemon.registry import LIVE, LOST, Process
+from msmon.daemon.registry import Life, Process
 from msmon.daemon.streams import MAX_WINDOW_BYTES, Streams
 from msmon.errors import CommandRefused, SinkError
 from msmon.records.window_header import WindowHeader
-from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd, SessionInfo
+from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 
 OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
 USER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
@@ -99,7 +99,7 @@ def setting(tmp_path) -> Setting:
 
 
 def opened(**settings) -> SessionOpened:
-    return SessionOpened("s", 1, settings, 5)
+    return SessionOpened("s", 1, MonitorSettings(**settings), 5)
 
 
 def window(seq: int) -> WindowReport:
@@ -163,7 +163,7 @@ def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
     process = setting.process()
     process.status = Status("monitoring", session_id="s", counts=Counts({"Kernel": 7}))
     setting.take(process, opened(), window(2))
-    process.life, process.gone_s = LOST, 100.0
+    process.life, process.gone_s = Life.LOST, 100.0
     setting.streams.expire(109.0)
     assert "Closing" not in setting.outputs.names()
     setting.streams.expire(111.0)
@@ -175,9 +175,9 @@ def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
 def test_a_lost_session_goes_on_when_its_process_is_back(setting):
     process = setting.process()
     setting.take(process, opened())
-    process.life = LOST
+    process.life = Life.LOST
     setting.streams.expire(1_000.0)
-    process.life = LIVE
+    process.life = Life.LIVE
     setting.take(process, window(2))
     assert setting.outputs.names() == ["Opened", "Closing", "Opened", "WindowDelivery"]
 
@@ -224,7 +224,7 @@ def test_a_window_with_too_many_rows_is_a_gap(setting):
 def test_ended_sessions_make_room_for_new_ones_of_their_owner(setting):
     process = setting.process(USER)
     for number in range(int(LIMITS[Resource.SESSIONS].amount) + 3):
-        setting.take(process, SessionOpened(f"s{number}", 1, {}, 1))
+        setting.take(process, SessionOpened(f"s{number}", 1, MonitorSettings(), 1))
         setting.take(process, SessionClosed(f"s{number}", 2, SessionEnd(9, "stopped")))
     forgotten = [call for call in setting.outputs.calls if isinstance(call, Forgotten)]
     assert len(forgotten) == 3
@@ -250,6 +250,6 @@ def test_waiting_for_the_files_of_a_session(setting):
 def test_a_process_has_a_limited_number_of_open_sessions(setting):
     process = setting.process()
     for number in range(8):
-        setting.take(process, SessionOpened(f"s{number}", 1, {}, 0))
+        setting.take(process, SessionOpened(f"s{number}", 1, MonitorSettings(), 0))
     with pytest.raises(CommandRefused, match="too many"):
-        setting.take(process, SessionOpened("s8", 1, {}, 0))
+        setting.take(process, SessionOpened("s8", 1, MonitorSettings(), 0))

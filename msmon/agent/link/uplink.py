@@ -29,7 +29,7 @@ from msmon.bus.messages import (
 )
 from msmon.records.batch import Batch
 from msmon.records.windows import Window
-from msmon.sessions import DropStage, Gap, SessionEnd
+from msmon.sessions import DropStage, Gap, MonitorSettings, SessionEnd
 
 KEPT_BYTES = 64 << 20
 """Unacknowledged messages kept for all sessions together."""
@@ -98,7 +98,7 @@ class Uplink:
 
     # --- the collector's side -----------------------------------------------------
 
-    def open(self, session_id: str, settings: dict[str, Any], start_ns: int) -> None:
+    def open(self, session_id: str, settings: MonitorSettings, start_ns: int) -> None:
         """Begin the stream of a session."""
         opened = _entry(SessionOpened(session_id, 1, settings, start_ns))
         with self._lock:
@@ -260,7 +260,7 @@ class Uplink:
         reason = "the daemon was away or too slow"
         if lost.windows:
             reason += f"; {lost.windows} windows are missing too"
-        gap = Gap(DropStage.UPLINK.value, lost.start_ns, time.time_ns(), dict(lost.records), reason)
+        gap = Gap(DropStage.UPLINK, lost.start_ns, time.time_ns(), dict(lost.records), reason)
         self._append(stream, GapReport(stream.session_id, 0, gap))
 
 

@@ -105,4 +105,4 @@ def _unread(source: Source) -> list[Gap]:
     if not source.skipped:
         return []
     reason = f"{source.skipped} parts of {source.paths[0].name} could not be read"
-    return [Gap(DropStage.DECODE.value, source.start_ns, source.end_ns, None, reason)]
+    return [Gap(DropStage.DECODE, source.start_ns, source.end_ns, None, reason)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from msmon.bus.messages import Answer, Command
 from msmon.bus.words import AgentAction
-from msmon.daemon.registry import LOST, Process
+from msmon.daemon.registry import Life, Process
 
 SendCommand = Callable[[Process, Command, str], bool]
 """Sends a command under an id; False when the connection is gone or full."""
@@ -67,7 +67,7 @@ class Commander:
 
     def gone(self, process: Process) -> None:
         """Note that a process is lost or ended: nobody needs to wait for its answers."""
-        text = f"the process {'was lost' if process.life == LOST else 'ended'} meanwhile"
+        text = f"the process {'was lost' if process.life is Life.LOST else 'ended'} meanwhile"
         for pending in self._pending.values():
             if pending.process is process and not pending.answer.done():
                 pending.answer.set_result(Answer(False, text))

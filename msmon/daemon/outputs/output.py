@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msmon.bus.rows import OutputRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
 from msmon.daemon.outputs.hosts import SinkHost, ThreadHost
@@ -28,6 +29,7 @@ from msmon.daemon.outputs.session import FIRST_RETRY_S
 from msmon.daemon.outputs.session_queue import QUEUE_BYTES, SessionQueue
 from msmon.daemon.outputs.writer import SessionWriter
 from msmon.errors import MsmonError, SinkError
+from msmon.sessions import DropStage, merged_drops
 from msmon.sinks.base import Sink
 
 IDLE_S = 30.0
@@ -97,25 +99,19 @@ class Output(SessionQueue):
         """Release all that is known of a session that was closed; nothing of it comes again."""
         self._later(lambda: self._writer.forget(session_id))
 
-    def status(self) -> dict[str, Any]:
-        """Facts for ``status``; ``written`` and ``drops`` count records."""
+    def status(self) -> OutputRow:
+        """Return what ``status`` tells of this output."""
         with self.changed:
-            totals: dict[str, int] = {}
-            problems = []
-            for session in self.sessions.values():
-                for stage, count in session.drops.items():
-                    totals[stage] = totals.get(stage, 0) + count
-                if session.block is not None:
-                    problems.append(session.block.reason)
-            return {
-                "name": self.name,
-                "owner": self.owner.name if self.owner else "",
-                "options": {key: str(value) for key, value in self._options.items()},
-                "queue_bytes": self._held_bytes,
-                "written": dict(self._writer.written),
-                "drops": totals,
-                "problem": problems[0] if problems else "",
-            }
+            sessions = self.sessions.values()
+            problems = [session.block.reason for session in sessions if session.block is not None]
+            return OutputRow(
+                name=self.name,
+                options={key: str(value) for key, value in self._options.items()},
+                queue_bytes=self._held_bytes,
+                written=dict(self._writer.written),
+                drops=merged_drops(*(session.drops for session in sessions)),
+                problem=problems[0] if problems else "",
+            )
 
     def begin_close(self, deadline_s: float) -> None:
         """Take nothing more; what is queued is written until the (monotonic) deadline."""
@@ -219,7 +215,9 @@ class Output(SessionQueue):
         with self.changed:
             for session in self.sessions.values():
                 for delivery in (*session.handed, *session.waiting):
-                    session.count_drop(delivery, "disk", "not written before the daemon ended")
+                    session.count_drop(
+                        delivery, DropStage.DISK, "not written before the daemon ended"
+                    )
         self._close_host()
 
     def _close_host(self) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from msmon.bus.rows import OutputRow
 from msmon.daemon.access.owners import Owner, owner_directory
 from msmon.daemon.access.shares import Shares
 from msmon.daemon.outputs.delivery import Delivery, ExportCheck
@@ -156,8 +156,8 @@ class Outputs:
         """Absolute paths of the files written for a session."""
         return tuple(path for output in self._of(session_id) for path in output.files(session_id))
 
-    def status(self) -> list[dict[str, Any]]:
-        """One mapping per output: name, owner, options, queue_bytes, written, drops, problem."""
+    def status(self) -> list[OutputRow]:
+        """Return what ``status`` tells of each output."""
         return [output.status() for output in self._all()]
 
     def close(self, timeout_s: float) -> None:

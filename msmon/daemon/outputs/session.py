@@ -17,7 +17,7 @@ from msmon.daemon.outputs.delivery import (
     kind_and_count,
 )
 from msmon.errors import MsmonError
-from msmon.sessions import Gap, SessionInfo
+from msmon.sessions import Drops, DropStage, Gap, SessionInfo, merged_drops
 from msmon.sinks.base import SessionOutput
 
 FIRST_RETRY_S = 0.1
@@ -69,7 +69,7 @@ class OutputSession:
     block: Block | None = None
     closing_at_s: float = 0.0
     """When the end arrived that is still to be written; 0: none did."""
-    drops: dict[str, int] = field(default_factory=dict)
+    drops: Drops = field(default_factory=dict)
     """Records dropped here, per stage."""
     gap: Gap | None = None
     """What was dropped and is not noted in the output yet."""
@@ -135,7 +135,9 @@ class OutputSession:
             begins_seq = following.first_seq
         if gap is None and self.handed_seq and begins_seq > self.handed_seq + 1:
             now_ns = time.time_ns()
-            gap = Gap("sink", now_ns, now_ns, None, "the daemon ended before it could write")
+            gap = Gap(
+                DropStage.SINK, now_ns, now_ns, None, "the daemon ended before it could write"
+            )
         if gap is not None:
             found = GapDelivery(self.id, following.seq - 1, gap, found_here=True)
             self.waiting.appendleft(found)
@@ -170,7 +172,7 @@ class OutputSession:
                 self.closing_at_s = 0.0
         return released
 
-    def give_up(self, stage: str, reason: str) -> int:
+    def give_up(self, stage: DropStage | str, reason: str) -> int:
         """Drop and count everything that is not durable; returns its size in bytes."""
         for delivery in (*self.handed, *self.waiting):
             self.count_drop(delivery, stage, reason)
@@ -182,7 +184,7 @@ class OutputSession:
         self.safe_seq = self.taken_seq
         return size_bytes
 
-    def count_drop(self, delivery: Delivery, stage: str, reason: str) -> None:
+    def count_drop(self, delivery: Delivery, stage: DropStage | str, reason: str) -> None:
         """Count the records of a dropped batch, and extend the gap to be written."""
         records = kind_and_count(delivery)
         if records is None:
@@ -199,9 +201,9 @@ class OutputSession:
         self.lose(gap.records or {}, gap.stage, gap.reason)
         self.drops = drops
 
-    def lose(self, records: Mapping[str, int], stage: str, reason: str) -> None:
+    def lose(self, records: Mapping[str, int], stage: DropStage | str, reason: str) -> None:
         """Count lost records per kind, and extend the gap to be written."""
-        self.drops[stage] = self.drops.get(stage, 0) + sum(records.values())
+        self.drops = merged_drops(self.drops, {stage: sum(records.values())})
         now_ns = time.time_ns()
         gap = self.gap or Gap(stage, now_ns, now_ns, {}, reason)
         lost = dict(gap.records or {})

@@ -24,7 +24,7 @@ from msmon.daemon.outputs.delivery import (
     GapDelivery,
 )
 from msmon.daemon.outputs.session import OpenAnswer, OutputSession, skipped
-from msmon.sessions import Drops, SessionInfo
+from msmon.sessions import Drops, DropStage, SessionInfo
 
 QUEUE_BYTES = 128 << 20
 
@@ -111,10 +111,11 @@ class SessionQueue(abc.ABC):
 
     def _fitting(self, session: OutputSession, delivery: Delivery) -> Delivery:
         """Return the delivery, or what stands for it when there is no room; lock held."""
-        limit_bytes, stage = self._queue_bytes, "sink"
+        limit_bytes, stage = self._queue_bytes, DropStage.SINK
         reason = f"the queue of output {self.name} is full"
         if session.block is not None and session.size_bytes > self._queue_bytes // 2:
-            limit_bytes, stage = 0, "disk"  # a half for what fails; the others need room too
+            # a half for what fails; the others need room too
+            limit_bytes, stage = 0, DropStage.DISK
             reason = "more than can be kept while the output fails"
         if self._held_bytes + delivery.size_bytes > limit_bytes:
             pass

@@ -31,6 +31,7 @@ from msmon.daemon.outputs.session import (
 )
 from msmon.daemon.outputs.session_queue import SessionQueue
 from msmon.errors import MsmonError, SinkError
+from msmon.sessions import DropStage
 from msmon.sinks.base import SessionOutput
 
 COMMIT_INTERVAL_S = 0.25
@@ -182,7 +183,7 @@ class SessionWriter:
             _log.error("%s of session %s failed: %r", type(delivery).__name__, session.id, error)
             instead = skipped(delivery)
             with self._changed:
-                stage = "decode" if isinstance(error, ValueError) else "disk"
+                stage = DropStage.DECODE if isinstance(error, ValueError) else DropStage.DISK
                 session.count_drop(delivery, stage, str(error))
                 self._queue.hold(session, instead.size_bytes - delivery.size_bytes)
         with self._changed:
@@ -236,5 +237,5 @@ class SessionWriter:
         """Drop and count what is not durable of a session, so that the agent need not keep it."""
         _log.error("output %s gives session %s up: %s", self._queue.name, session.id, reason)
         with self._changed:
-            self._queue.hold(session, -session.give_up("disk", reason))
+            self._queue.hold(session, -session.give_up(DropStage.DISK, reason))
         self._queue.on_safe(session.id)

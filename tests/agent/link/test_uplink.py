@@ -15,7 +15,7 @@ from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.windows import Window
-from msmon.sessions import Gap, SessionEnd
+from msmon.sessions import Gap, MonitorSettings, SessionEnd
 
 KERNEL_BYTES = DTYPES[ActivityKind.Kernel].itemsize
 
@@ -34,7 +34,7 @@ def window() -> Window:
 @pytest.fixture
 def uplink() -> Uplink:
     made = Uplink(lambda: None, kept_bytes=100_000, in_flight_bytes=50_000)
-    made.open("s", {}, 5)
+    made.open("s", MonitorSettings(), 5)
     return made
 
 
@@ -86,7 +86,7 @@ def test_no_more_is_in_flight_than_allowed(uplink):
 
 def test_one_message_larger_than_the_bound_is_sent_alone():
     uplink = Uplink(lambda: None, kept_bytes=100_000, in_flight_bytes=1000)
-    uplink.open("s", {}, 5)
+    uplink.open("s", MonitorSettings(), 5)
     uplink.put_records("s", kernels(500))
     assert [message.TYPE for message in taken(uplink)] == ["session-opened"]
     uplink.acknowledge("s", 1)
@@ -174,7 +174,7 @@ def test_the_groups_of_a_large_job_fit_into_a_payload_frame():
     uplink = Uplink(lambda: None)
     ranks = list(range(256))
     groups = {f"10.0.0.{number}%enp_{number}": {"global_ranks": ranks} for number in range(2_000)}
-    uplink.open("s", {}, 1)
+    uplink.open("s", MonitorSettings(), 1)
     uplink.put_note("s", "parallel_group_info", json.dumps(groups))
     uplink.put_note("s", "too long", "x" * (MAX_PAYLOAD_FRAME_BYTES + 1))
     uplink.put_note("s", "short", "text")
@@ -186,7 +186,7 @@ def test_the_groups_of_a_large_job_fit_into_a_payload_frame():
 
 def test_sessions_have_streams_of_their_own(uplink):
     uplink.close("s", SessionEnd(9, "stopped"))
-    uplink.open("t", {}, 6)
+    uplink.open("t", MonitorSettings(), 6)
     uplink.put_records("t", kernels(1))
     messages = taken(uplink)
     assert [(item.session_id, item.seq) for item in messages] == [
@@ -220,7 +220,7 @@ def test_a_batch_that_uses_all_its_texts_is_not_copied():
 
 def test_a_batch_whose_texts_are_too_long_for_a_frame_goes_in_parts():
     uplink = Uplink(lambda: None)
-    uplink.open("s", {}, 5)
+    uplink.open("s", MonitorSettings(), 5)
     count = 1 << 17
     texts = ("", *(f"{number:0150d}" for number in range(count)))
     records = np.zeros(count, DTYPES[ActivityKind.Kernel])

@@ -137,8 +137,8 @@ def test_batches_are_committed_and_acknowledged(
     output.put(closing(3))
     acknowledged.wait(3)
     assert RecordingSink.instance.committed == [(2, 5), END]
-    assert output.status()["written"] == {"Kernel": 5}
-    assert output.status()["queue_bytes"] == 0
+    assert output.status().written == {"Kernel": 5}
+    assert output.status().queue_bytes == 0
 
 
 @pytest.mark.parametrize("method", ["write_records", "commit", "open_session"])
@@ -157,7 +157,7 @@ def test_a_failing_output_is_tried_again_and_loses_nothing(
         output.put(records(kernels(seq), seq))
     acknowledged.wait(5)
     assert RecordingSink.instance.committed == [(2, 2), (3, 3), (4, 4), (5, 5)]
-    assert output.status()["problem"] == ""
+    assert output.status().problem == ""
     assert output.drops("session-0") == {}
 
 
@@ -259,7 +259,7 @@ def test_one_owner_s_flood_leaves_the_queue_to_others(
     output.put(closing(1002))
     acknowledged.wait(1002)
     output.close(5)
-    written = output.status()["written"]["Kernel"]
+    written = output.status().written["Kernel"]
     assert written - 500 + (dropped or 0) == 500_000
     assert shares.used("uid 0", Resource.QUEUED_BYTES) == 0
 

@@ -80,7 +80,7 @@ class Daemon:
         return [item for item in psutil.Process().children() if is_output(item)]
 
     def problem(self) -> str:
-        return "; ".join(filter(None, (row["problem"] for row in self.outputs.status())))
+        return "; ".join(filter(None, (row.problem for row in self.outputs.status())))
 
 
 def is_output(process: psutil.Process) -> bool:
