@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -67,6 +68,11 @@ def test_a_database_made_from_jsonl_equals_the_direct_one(
         )
         connection.close()
     assert counts[0] == counts[1]
+    with contextlib.closing(sqlite3.connect(made)) as connection:
+        (times,) = connection.execute("SELECT * FROM SESSION_TIME_INFO")
+        (first_ns,) = connection.execute("SELECT min(startNs) FROM TASK").fetchone()
+        (last_ns,) = connection.execute("SELECT max(endNs) FROM TASK").fetchone()
+    assert times[0] <= first_ns < last_ns <= times[1] < first_ns + 10**12
 
 
 def test_several_ranks_go_into_one_trace(tmp_path: Path, export: Callable[..., Any]) -> None:

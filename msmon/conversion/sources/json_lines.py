@@ -103,9 +103,23 @@ class JsonlSource(Source):
     def _give(self, batch: Batch) -> None:
         if batch.kind is ActivityKind.Communication:
             # Targets number collectives within steps, so the markers of the steps go first.
-            self._joiner.flush()
+            self._joiner.flush_hosts()
             self._builders[ActivityKind.Marker].flush()
+        self._widen_session(batch)
         self._ready.append(batch)
+
+    def _widen_session(self, batch: Batch) -> None:
+        """Let the session begin and end with its records, since no line says when it did.
+
+        The start is known with the first batch, as targets need it, and hardly changes later.
+        """
+        names = batch.records.dtype.names or ()
+        for field in {"start_ns", "timestamp_ns", "end_ns"}.intersection(names):
+            times = batch.records[field]
+            times = times[(times > 0) & (times <= checked.MAX_TIME_NS)]
+            if len(times):
+                self.start_ns = min(self.start_ns or _U64, int(times.min()))
+                self.end_ns = max(self.end_ns, int(times.max()))
 
     def _flush(self) -> None:
         for builder in self._builders.values():

@@ -3,22 +3,25 @@
 Files hold finished events; targets take marker records and pair them themselves. So a source
 that reads an event restates it: a host event becomes START and END (or a mark), followed by the
 records of the device event of the same id, which takes its name from the host's.
+
+Either may come first in a file. A device's part of a range is often complete before the host's
+end is recorded.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msmon.conversion.sources.record_builder import Row
 from msmon.records.kinds import MarkerFlag, SourceKind
 
-WAITING_HOST_EVENTS = 20_000
-"""Host events that wait for a device event of the same id; beyond it the oldest go on alone."""
+WAITING_EVENTS = 20_000
+"""Events of one side that wait for the other's of the same id; beyond it the oldest go on alone."""
 
 WAITING_CHARACTERS = 32 << 20
-"""Characters that the names of waiting events may have together; the same happens beyond."""
+"""Characters that the texts of those may have together; the same happens beyond."""
 
 
 class HostEvent(NamedTuple):
@@ -34,11 +37,6 @@ class HostEvent(NamedTuple):
     end_thread_id: int
     name: str
     domain: str
-
-    @property
-    def characters(self) -> int:
-        """Length of its texts."""
-        return len(self.name) + len(self.domain)
 
 
 class DeviceEvent(NamedTuple):
@@ -64,30 +62,54 @@ class MarkerJoiner:
 
     def __init__(self, give: Callable[[Row], None]) -> None:
         self._give = give
-        self._waiting: OrderedDict[int, HostEvent] = OrderedDict()
-        self._characters = 0
+        self._hosts: _Waiting[HostEvent] = _Waiting()
+        self._devices: _Waiting[DeviceEvent] = _Waiting()
 
     def host(self, event: HostEvent) -> None:
-        """Take a host event. It waits for the device's, which may come later in the file."""
-        earlier = self._take(event.id)
-        if earlier is not None:
-            self._give_host(earlier, has_device=False)
-        self._waiting[event.id] = event
-        self._characters += event.characters
-        while len(self._waiting) > WAITING_HOST_EVENTS or self._characters > WAITING_CHARACTERS:
-            self._give_oldest()
+        """Take a host event. It waits for the device's, unless that has come already."""
+        device = self._devices.take(event.id)
+        if device is not None:
+            self._give_both(event, device)
+            return
+        for alone in self._hosts.put(event):
+            self._give_host(alone, has_device=False)
 
     def device(self, event: DeviceEvent) -> None:
-        """Take a device event; it goes on at once."""
-        host = self._take(event.id)
+        """Take a device event. It waits for the host's, unless that has come already."""
+        host = self._hosts.take(event.id)
         if host is not None:
-            self._give_host(host, has_device=True)
-        else:
-            # A start that never ends names the device event, and is no event itself.
-            self._record(
-                MarkerFlag.START_WITH_DEVICE, SourceKind.HOST, event.start_ns, event.id, 0, 0,
-                event.name, event.domain,
-            )  # fmt: skip
+            self._give_both(host, event)
+            return
+        for alone in self._devices.put(event):
+            self._give_device_alone(alone)
+
+    def flush_hosts(self) -> None:
+        """Give on every host event that still waits. Device events go on waiting for theirs."""
+        for event in self._hosts.take_all():
+            self._give_host(event, has_device=False)
+
+    def flush(self) -> None:
+        """Give on everything: nothing more comes."""
+        self.flush_hosts()
+        for event in self._devices.take_all():
+            self._give_device_alone(event)
+
+    def _give_both(self, host: HostEvent, device: DeviceEvent) -> None:
+        self._give_host(host, has_device=True)
+        self._give_device(device)
+
+    def _give_device_alone(self, event: DeviceEvent) -> None:
+        """Give on a device event after a host start that never ends.
+
+        That start is no event itself, but names the device's.
+        """
+        self._record(
+            MarkerFlag.START_WITH_DEVICE, SourceKind.HOST, event.start_ns, event.id, 0, 0,
+            event.name, event.domain,
+        )  # fmt: skip
+        self._give_device(event)
+
+    def _give_device(self, event: DeviceEvent) -> None:
         place = (event.id, event.device_id, event.stream_id, "", "")
         if event.mark:
             flag = MarkerFlag.INSTANTANEOUS_WITH_DEVICE
@@ -95,22 +117,6 @@ class MarkerJoiner:
             return
         self._record(MarkerFlag.START_WITH_DEVICE, SourceKind.DEVICE, event.start_ns, *place)
         self._record(MarkerFlag.END_WITH_DEVICE, SourceKind.DEVICE, event.end_ns, *place)
-
-    def flush(self) -> None:
-        """Give on every host event that still waits."""
-        while self._waiting:
-            self._give_oldest()
-
-    def _take(self, number: int) -> HostEvent | None:
-        event = self._waiting.pop(number, None)
-        if event is not None:
-            self._characters -= event.characters
-        return event
-
-    def _give_oldest(self) -> None:
-        event = self._take(next(iter(self._waiting)))
-        assert event is not None
-        self._give_host(event, has_device=False)
 
     def _give_host(self, event: HostEvent, has_device: bool) -> None:
         start = MarkerFlag.START_WITH_DEVICE if has_device else MarkerFlag.START
@@ -130,3 +136,44 @@ class MarkerJoiner:
 
     def _record(self, flag: MarkerFlag, source: SourceKind, *rest: Any) -> None:
         self._give((int(flag), int(source), *rest))
+
+
+Event = TypeVar("Event", HostEvent, DeviceEvent)
+
+
+class _Waiting(Generic[Event]):
+    """Events of one side by id, the oldest first, bounded in number and in their texts."""
+
+    def __init__(self) -> None:
+        self._events: OrderedDict[int, Event] = OrderedDict()
+        self._characters = 0
+
+    def put(self, event: Event) -> list[Event]:
+        """Add an event; return those that must go: an earlier one of its id, and the oldest."""
+        earlier = self.take(event.id)
+        gone = [] if earlier is None else [earlier]
+        self._events[event.id] = event
+        self._characters += _characters(event)
+        while len(self._events) > WAITING_EVENTS or self._characters > WAITING_CHARACTERS:
+            _, oldest = self._events.popitem(last=False)
+            self._characters -= _characters(oldest)
+            gone.append(oldest)
+        return gone
+
+    def take(self, number: int) -> Event | None:
+        """Remove and return the event of an id, if there is one."""
+        event = self._events.pop(number, None)
+        if event is not None:
+            self._characters -= _characters(event)
+        return event
+
+    def take_all(self) -> list[Event]:
+        """Remove and return all events."""
+        events = list(self._events.values())
+        self._events.clear()
+        self._characters = 0
+        return events
+
+
+def _characters(event: HostEvent | DeviceEvent) -> int:
+    return len(event.name) + len(event.domain)

@@ -37,8 +37,9 @@ class Source(abc.ABC):
         self.kinds: frozenset[ActivityKind] = frozenset()
         """Kinds known to occur before the first batch; others may follow."""
         self.start_ns = 0
-        """Wall clock at which the session began; 0: unknown."""
+        """Wall clock at which the session began; 0: unknown. Set before the first batch."""
         self.end_ns = 0
+        """Wall clock at which it ended; 0: unknown. Set after the last batch."""
         self.skipped = 0
         self.problems: list[str] = []
         self.notes: dict[str, str] = {}
