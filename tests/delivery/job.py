@@ -28,7 +28,7 @@ Operators = dict[tuple[str, str], tuple[int, int]]
 """(kind, name) → (records, total ns)."""
 
 ALL_KINDS = "Kernel,API,NodeAPI,AclAPI,RuntimeAPI,Communication,Hccl,Marker,Memory,MemSet,MemCpy"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 POLL_S = 0.05
 ITERATION_S = 0.005
 

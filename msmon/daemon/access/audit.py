@@ -1,11 +1,13 @@
 """The audit log: who commanded what, when, and with which answer.
 
-A JSON object per command, in the daemon's state directory. What users did is in
-``audit.jsonl``, what they were refused in ``audit-refused.jsonl``: a flood of refused commands
-pushes nothing out of the first. Of each file a few older ones are kept. A refused command is
-written in short, and each owner has a share of lines (``Resource.REFUSED_AUDIT_LINES``); what
-is left out is counted in the owner's next line. Each file has a thread that writes: a disk that
-hangs delays nobody, and what it keeps from being written is counted.
+Each command is a JSON object on one line of a file in the daemon's state directory. Commands that
+were carried out are in ``audit.jsonl``, refused ones in ``audit-refused.jsonl``. The files are
+limited in size, and with one file a flood of refused commands would push the others out.
+
+A refused command is written in short, and each owner has a share of lines
+(``Resource.REFUSED_AUDIT_LINES``). The owner's next line counts those beyond the share. Each file
+has a thread that writes it, so a disk that hangs delays no command; entries that could not be
+written are counted.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ FILES_KEPT = 4
 REFUSED_FILE = "audit-refused.jsonl"
 REFUSED_FILES_KEPT = 1
 REFUSED_CHARACTERS = 300
-"""Of the options and of the reason that a refused command is written with."""
+"""How much of the options and of the reason is written for a refused command."""
 _MAX_ACTION_CHARACTERS = 20
 _MAX_WAITING = 1000
 _MAX_COUNTED_OWNERS = 1000
@@ -47,10 +49,10 @@ _log = logging.getLogger("msmon.audit")
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return where a daemon keeps its audit log; one with keys of its own keeps it with them."""
+    """Return the directory in which a daemon keeps what must outlive it, as the audit log."""
     if environ.get("MSMON_STATE_DIR"):
         return Path(environ["MSMON_STATE_DIR"]).absolute()
-    if environ.get("STATE_DIRECTORY"):  # systemd's; several are separated by colons
+    if environ.get("STATE_DIRECTORY"):  # set by systemd; colons separate several
         return Path(environ["STATE_DIRECTORY"].partition(":")[0])
     if environ.get("MSMON_KEYS_DIR"):
         return Path(environ["MSMON_KEYS_DIR"]).absolute()
@@ -60,7 +62,7 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 class AuditLog:
-    """The audit log of one daemon. ``note`` never waits; ``close`` writes out the rest.
+    """The audit log of one daemon. ``note`` never waits; ``close`` waits until all is written.
 
     The broker's thread notes commands. The threads of the two ``_Part`` write them.
     """
@@ -70,15 +72,15 @@ class AuditLog:
         self._done = _Part(directory / AUDIT_FILE, FILES_KEPT)
         self._refused = _Part(directory / REFUSED_FILE, REFUSED_FILES_KEPT)
         self._left_out: Counter[str] = Counter()
-        """Owner → refused commands since the last one of the owner that was written."""
+        """Owner → number of refused commands that were left out since the owner's last line."""
 
     @property
     def unwritten(self) -> int:
-        """Commands carried out that could not be written down since the last one that could."""
+        """Number of commands carried out that could not be written since the last one that was."""
         return self._done.file.unwritten_before
 
     def note(self, peer: Peer, request: CommandRequest, answer: Reply | Refused) -> None:
-        """Have one command written down. Call on one thread only."""
+        """Queue one command for writing. Call it on one thread only."""
         if isinstance(answer, Refused):
             self._note_refused(peer, request, answer)
             return
@@ -93,7 +95,7 @@ class AuditLog:
         self._done.write(entry)
 
     def _note_refused(self, peer: Peer, request: CommandRequest, answer: Refused) -> None:
-        """Have a refused command written in short, while its owner has lines left."""
+        """Queue a refused command in short, if its owner's share of lines isn't used up."""
         owner, command = peer.owner, _command(request)
         reason = answer.reason[:REFUSED_CHARACTERS]
         _log.info("%s: %s refused: %s", peer.name, command, reason, extra={"owner": owner})
@@ -134,7 +136,7 @@ class _Part:
 
 
 class _Waiting(QueueHandler):
-    """The entries on their way to the writing thread. Those without room are counted."""
+    """The queue to the writing thread. Entries that find no room are counted."""
 
     queue: queue.Queue[logging.LogRecord]
 
@@ -144,11 +146,14 @@ class _Waiting(QueueHandler):
         """Entries that found no room. The broker's thread writes it."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Return the record as it is: the file makes its line."""
+        """Return the record unchanged, because :class:`_AuditFile` formats it."""
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Let an entry wait. The bound is not the queue's own, so that the end always fits in."""
+        """Put an entry into the queue if there is room.
+
+        The queue itself has no limit, so that the mark of its end always finds room.
+        """
         if self.queue.qsize() >= _MAX_WAITING:
             self.lost += 1
         else:
@@ -156,13 +161,13 @@ class _Waiting(QueueHandler):
 
 
 class _AuditFile(BoundedFile):
-    """The file, a JSON object per line. The writing thread writes its state."""
+    """One file with a JSON object on each line. Only the writing thread changes its state."""
 
     def __init__(self, path: Path, older_files: int, waiting: _Waiting) -> None:
         super().__init__(path, FILE_LIMIT_BYTES, older_files)
         self._waiting = waiting
         self._told_lost = 0
-        """How many of ``waiting.lost`` an entry in the file tells of."""
+        """How many of ``waiting.lost`` the entries in the file have reported."""
 
     @property
     def unwritten_before(self) -> int:
@@ -170,7 +175,7 @@ class _AuditFile(BoundedFile):
         return self.unwritten + self._waiting.lost - self._told_lost
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append an entry that says how many are missing before it."""
+        """Append an entry and, in it, the number of entries missing before it."""
         failed_before, lost = self.problem is not None, self._waiting.lost
         missing = self.unwritten + lost - self._told_lost
         record.msg = json.dumps({**vars(record)["entry"], "unwritten_before": missing})

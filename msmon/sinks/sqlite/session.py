@@ -51,7 +51,7 @@ class _FileKept:
 
     @classmethod
     def of(cls, progress: Progress) -> _FileKept | None:
-        """Return what was kept; None for a new session. Raises SinkError for damage."""
+        """Return what the progress holds; None for a new session. Raises SinkError if damaged."""
         if not progress.value:
             return None
         try:
@@ -87,10 +87,11 @@ class SessionDatabase:
             self._begin_file(progress)
 
     def _continue(self, progress: Progress) -> bool:
-        """Go on in the file that the progress names; False where that is no longer there.
+        """Continue the file that the progress names, and return whether that was possible.
 
-        What somebody put in its place is left alone. Raises SinkError when the file can't be
-        written now: to begin a second one for that would split the session.
+        Returns False if the file was removed or replaced; another file in its place isn't
+        touched. Raises SinkError if the file can't be written now. The sink then tries again,
+        because a second file would split the session.
         """
         kept = _FileKept.of(progress)
         if kept is None or kept.path.parent != Path(self.session.settings.log_file):
@@ -110,14 +111,14 @@ class SessionDatabase:
         return True
 
     def _begin_file(self, progress: Progress) -> None:
-        """Begin a new file; it is named in the progress before there is data in it."""
+        """Make a new file. The progress names it before it holds data, so it is found again."""
         self.path = create_session_file(self.session, "db")
         try:
             identity = identity_at(self.path)
             progress.keep(_FileKept(self.path, identity).to_json())
             self._open(identity)
         except BaseException:
-            remove_file(self.path)  # the next attempt makes its own
+            remove_file(self.path)  # The next attempt makes another file.
             raise
 
     def _open(self, identity: FileIdentity) -> None:
@@ -142,7 +143,7 @@ class SessionDatabase:
         self._seq = seq
 
     def write_gap(self, seq: int, gap: Gap) -> None:
-        """Note that records were lost; one row per kind, ``records`` NULL when unknown."""
+        """Insert one row per kind about lost records; ``records`` is NULL if unknown."""
         kinds: Iterable[tuple[str, int | None]] = [("", None)]
         if gap.records is not None:
             kinds = sorted(gap.records.items())
@@ -168,7 +169,7 @@ class SessionDatabase:
         self._ended = True
 
     def pass_over(self, seq: int) -> None:
-        """Note that a message without rows was taken."""
+        """Count a message that has no rows, so that its sequence number is stored."""
         self._seq = max(self._seq, seq)
 
     def commit(self) -> None:
@@ -190,7 +191,7 @@ class SessionDatabase:
         self.written_seq = self._seq
 
     def close(self) -> None:
-        """Close the file; what was not committed is not in it."""
+        """Close the file without what was not committed."""
         if self._ended and not self._failure and not self._connection.in_transaction:
             close_for_good(self._connection)
         else:
@@ -225,7 +226,7 @@ class SessionDatabase:
             self._tables.add(table.name)
 
     def _create(self) -> None:
-        """Make the tables that are there from the first moment, and their constant rows."""
+        """Make the tables that every file has from its start, and their constant rows."""
         execute = self._connection.execute
         for table in schema.FIRST_TABLES:
             self._ensure(table)
@@ -247,7 +248,7 @@ class SessionDatabase:
         execute("INSERT INTO MSMON_STATE VALUES ('last_seq', 0)")
 
     def _load(self) -> bool:
-        """Take over the state of an interrupted session; False for a new file."""
+        """Read the state of an interrupted session from the file. Return False for a new file."""
         execute = self._connection.execute
         state = dict(execute("SELECT name, value FROM MSMON_STATE"))
         if not state:
@@ -270,7 +271,11 @@ class SessionDatabase:
         return True
 
     def _write_devices(self) -> None:
-        """Keep NPU_INFO complete; RANK_DEVICE_MAP has one row, for readers multiply by it."""
+        """Add new devices to NPU_INFO.
+
+        RANK_DEVICE_MAP gets one device only: readers join it with other tables, and a second
+        row would double their results.
+        """
         seen = self._rows.devices - {NO_DEVICE}
         new = sorted(seen - self._known_devices)
         if not new:
@@ -284,7 +289,7 @@ class SessionDatabase:
         self._known_devices = seen
 
     def _write_state(self) -> None:
-        """Store counters and the sequence number, which nobody else may have changed."""
+        """Store the counters and the sequence number. SinkError: another has changed it."""
         execute = self._connection.execute
         update = "UPDATE MSMON_STATE SET value = ? WHERE name = 'last_seq' AND value = ?"
         if execute(update, (self._seq, self.written_seq)).rowcount != 1:
