@@ -220,7 +220,7 @@ class Collector:
         self.state = now = CollectorState(
             state=monitoring.phase,
             session_id=session.session_id if session else "",
-            settings=session.settings if session else None,
+            settings=session.settings.with_kinds() if session else None,
             unavailable_kinds=session.unavailable_kinds if session else {},
             counts=session.counts() if session else monitoring.last_counts,
             library=monitoring.library,

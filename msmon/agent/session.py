@@ -1,6 +1,7 @@
-"""One npu-monitor run: settings in force, records to windows and batches, the end.
+"""One npu-monitor run in this process, from its start to its end.
 
-Everything here runs on the collector's thread.
+It takes what the recorder yields, filters it, and hands windows and (where an export wants
+them) records to the uplink. Everything here runs on the collector's thread.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from msmon.agent.losses import LossReports
 from msmon.agent.pace import Pace
 from msmon.agent.ranks.parallel_groups import GroupWatch
 from msmon.agent.wall_clock import WallClock
+from msmon.agent.window_series import WindowSeries
 from msmon.errors import CommandRefused
 from msmon.recording.calls import CALL_ERRORS
 from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.record_filter import RecordFilter
-from msmon.records.statistics import WindowStatistics
 from msmon.sessions import Counts, Drops, DropStage, Gap, MonitorSettings, SessionEnd, merged_drops
 
 FLUSH_INTERVAL_S = 1.0
-"""MSPTI delivers a partly filled buffer only when told, and on some starts nothing at all
-by itself, so it is told this often however long the report interval is."""
+"""MSPTI delivers a partly filled buffer only when it is flushed, and on some starts no buffer
+at all. So it is flushed this often, however long the report interval is."""
 
 MANY_SLOTS_OUT = 3
-"""So many buffers inside MSPTI are more than the one it fills and a full one on its way out:
-it is then told at once to deliver, before it runs out of them."""
+"""MSPTI usually has one buffer that it fills and one full one that it is about to deliver. With
+so many, deliveries don't keep up; it is flushed at once, before it has no free buffer left."""
 
 
 class MonitoringSession:
     """A session from :meth:`start` to :meth:`stop` (or :meth:`abandon`), with ticks between.
 
-    Written by the collector's thread only. ``step`` returns the current training step (-1:
-    unknown). The id can't be guessed: it proves to the daemon who may go on with the session.
+    Written by the collector's thread only. ``step`` returns the current training step, -1 if it
+    is unknown. The id is random, so that nobody can guess it: who knows it may go on with the
+    session at the daemon.
     """
 
     def __init__(
@@ -57,11 +59,10 @@ class MonitoringSession:
         self._uplink = uplink
         self._step = step
         self._filter = RecordFilter(settings.active_filter)
-        self._statistics = WindowStatistics()
+        self._clock = WallClock()
+        self._windows = WindowSeries(self._clock)
         self._received: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
-        self._untimed: Counter[str] = Counter()
-        self._window_index = 0
         self._ended = False
         self._pace = Pace()
         self._groups = GroupWatch()
@@ -69,7 +70,7 @@ class MonitoringSession:
         self.flushed_monotonic_s: float | None = None
         """When MSPTI last returned from a flush."""
         self._drops_before: Drops = {}
-        """Records lost before the last pause; the recorder begins at 0 after it."""
+        """Records lost before the last pause. The recorder counts from 0 after each pause."""
 
     # --- life -------------------------------------------------------------------------
 
@@ -84,8 +85,7 @@ class MonitoringSession:
             self._recorder.stop()
             raise CommandRefused("no kind can be recorded", _reasons(self.unavailable_kinds))
         now_s = time.monotonic()
-        self._clock = WallClock()
-        self._window_start_s = now_s
+        self._windows.begin()
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
         duration_s = self.settings.duration_s
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
@@ -108,7 +108,12 @@ class MonitoringSession:
         next_s = time.monotonic() + self._pace.tick_s
         if self.paused:
             return min(next_s, self._deadline_s)
-        return min(next_s, self._next_flush_s, self._window_end_s, self._deadline_s)
+        return min(
+            next_s,
+            self._next_flush_s,
+            self._window_end_s,
+            self._deadline_s,
+        )
 
     @property
     def due(self) -> bool:
@@ -167,7 +172,7 @@ class MonitoringSession:
         return self._paused_s is not None
 
     def pause(self) -> None:
-        """Deliver all that was recorded and let somebody else have MSPTI."""
+        """Deliver all that was recorded and stop using MSPTI, so that a profiler can."""
         if self.paused:
             return
         self._take(self._recorder.ending())
@@ -185,7 +190,8 @@ class MonitoringSession:
             return
         self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
         self._report_pause()
-        self._window_start_s = now_s = time.monotonic()
+        self._windows.begin()
+        now_s = time.monotonic()
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
         self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
 
@@ -196,7 +202,7 @@ class MonitoringSession:
             self._paused_s = None
 
     def stop(self, reason: str) -> None:
-        """End the recording and deliver all that it holds."""
+        """End the recording and queue all that it holds for the daemon."""
         self._note_groups(at_end=True)
         if self.paused:
             self._report_pause()
@@ -210,7 +216,7 @@ class MonitoringSession:
         self._close(reason)
 
     def abandon(self) -> None:
-        """End after an unforeseen failure: what has not been read yet is given up."""
+        """End after an unforeseen failure. Records that were not read yet are lost."""
         self._recorder.abandon()
         self._close("failed")
 
@@ -223,13 +229,13 @@ class MonitoringSession:
         """Return the records so far, and the drops of every stage in this process."""
         drops = dict(self._drops_before if self.paused else self._recorder_drops())
         for stage, count in (
-            (DropStage.MARKERS, self._statistics.evicted_ranges),
-            (DropStage.OPEN, self._statistics.open_ranges if self._ended else 0),
+            (DropStage.MARKERS, self._windows.evicted_ranges),
+            (DropStage.OPEN, self._windows.open_ranges if self._ended else 0),
             (DropStage.UPLINK, sum(self._uplink.dropped(self.session_id).values())),
         ):
             if count:
                 drops[stage] = count
-        return Counts(dict(self._received), dict(+self._kept), dict(+self._untimed), drops)
+        return Counts(dict(self._received), dict(+self._kept), dict(+self._windows.untimed), drops)
 
     def _recorder_drops(self) -> Drops:
         return merged_drops(self._drops_before, self._recorder.lost)
@@ -253,7 +259,7 @@ class MonitoringSession:
             name = batch.kind.name
             self._received[name] += len(batch)
             kept = self._filter.apply(batch)
-            self._statistics.add(kept, received=len(batch))
+            self._windows.add(kept, received=len(batch))
             self._kept[name] += len(kept)
             if self.settings.ship_records and len(kept):
                 self._uplink.put_records(self.session_id, kept)
@@ -267,20 +273,10 @@ class MonitoringSession:
 
     @property
     def _window_end_s(self) -> float:
-        return self._window_start_s + self.settings.report_interval_s
+        return self._windows.end_s(self.settings.report_interval_s)
 
     def _close_window(self) -> None:
-        now_s = time.monotonic()
-        window = self._statistics.close(
-            self._window_index,
-            self._clock.at_ns(self._window_start_s),
-            self._clock.at_ns(now_s),
-            self._step(),
-        )
-        self._untimed.update(window.untimed)
-        self._uplink.put_window(self.session_id, window)
-        self._window_index += 1
-        self._window_start_s = now_s
+        self._uplink.put_window(self.session_id, self._windows.close(self._step()))
         jump_ns = self._clock.follow()
         if jump_ns:
             self._uplink.put_note(self.session_id, "clock_jump_ns", str(jump_ns))

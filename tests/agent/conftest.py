@@ -39,6 +39,8 @@ from msmon.bus.messages import (
 )
 
 DEADLINE_S = 8.0
+END_LIMIT_S = 60.0
+"""An interpreter that imports numpy takes 10 s where all cores are busy."""
 
 
 class ScriptedDaemon:
@@ -239,7 +241,7 @@ class Job:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def end(self, limit_s: float = DEADLINE_S) -> tuple[int, str, str]:
+    def end(self, limit_s: float = END_LIMIT_S) -> tuple[int, str, str]:
         """Close standard input and wait; returns exit code, output, errors."""
         out, errors = self.process.communicate(timeout=limit_s)
         return self.process.returncode, out, errors

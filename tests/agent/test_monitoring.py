@@ -67,6 +67,8 @@ def test_a_filter_keeps_matching_records_only(daemon, job):
     started = job(RECORDS_ON_DEMAND)
     daemon.await_hello()
     answer = daemon.command("monitor.start", filter="Kernel:MatMul", ship_records=True)
+    status = daemon.await_status(lambda status: status.settings, "settings")
+    assert status.settings.kinds == "Kernel"  # spelled out, though only the filter names it
     record(started, ActivityKind.Kernel, 640)
     daemon.command("monitor.stop")
     closed = daemon.await_closed()
@@ -110,12 +112,14 @@ def test_an_update_changes_only_what_it_mentions(daemon, job):
     daemon.command("monitor.start", kinds="Kernel,API", filter="Kernel:MatMul;API:aclnn")
     assert daemon.command("monitor.update", report_interval_s=5.0).ok
     status = daemon.await_status(lambda status: bool(status.settings), "settings")
-    assert status.settings["kinds"] == "Kernel,API"
-    assert status.settings["filter"] == "Kernel:MatMul;API:aclnn"
-    assert status.settings["report_interval_s"] == 5.0
+    assert status.settings.kinds == "Kernel,API"
+    assert status.settings.filter == "Kernel:MatMul;API:aclnn"
+    assert status.settings.report_interval_s == 5.0
     assert daemon.command("monitor.update", filter="").ok
-    status = daemon.await_status(lambda status: not status.settings.get("filter"), "no filter")
-    assert status.settings["kinds"] == "Kernel,API"
+    status = daemon.await_status(
+        lambda status: status.settings and not status.settings.filter, "no filter"
+    )
+    assert status.settings.kinds == "Kernel,API"
     notes = [note for note in daemon.of_type(SessionNote) if note.key == "settings"]
     assert json.loads(notes[-1].value)["filter"] == ""
 
@@ -143,7 +147,7 @@ def test_an_update_with_a_wrong_value_changes_nothing(daemon, job):
     assert not answer.ok
     assert "--log-file" in answer.text
     status = daemon.await_status(lambda status: True, "a status")
-    assert status.settings["report_interval_s"] == 60.0
+    assert status.settings.report_interval_s == 60.0
 
 
 def test_an_update_to_kinds_that_are_all_refused_changes_nothing(daemon, job):
@@ -155,7 +159,7 @@ def test_an_update_to_kinds_that_are_all_refused_changes_nothing(daemon, job):
     assert "LD_PRELOAD" in answer.next_step
     record(started, ActivityKind.Kernel, 5)
     status = daemon.await_status(lambda status: status.state == "monitoring", "a status")
-    assert (status.settings["kinds"], status.settings["report_interval_s"]) == ("Kernel", 60.0)
+    assert (status.settings.kinds, status.settings.report_interval_s) == ("Kernel", 60.0)
     assert not status.unavailable_kinds
     daemon.command("monitor.stop")
     assert daemon.await_closed().end.counts.received == {"Kernel": 5}

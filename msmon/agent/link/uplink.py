@@ -1,23 +1,18 @@
-"""What the agent has to say about its sessions: numbered, kept until acknowledged.
+"""Keeps the messages of all sessions until the daemon has acknowledged them.
 
-The collector puts messages in, the link takes them out and sends them; this is the
-only place where the two threads meet over data. Every session is a stream numbered
-from 1. What is not acknowledged is kept, within a bound, and sent again after a
-reconnect; what does not fit is counted and reported as a gap.
+The collector puts messages in; the link takes them out and sends them. What is not
+acknowledged is kept, within a bound, and sent again after a reconnect, so that a daemon may
+restart without a loss. What exceeds the bound is dropped, counted and reported as a gap.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 from msmon.agent.link.payloads import payloads_of
-from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, encode
+from msmon.agent.link.stream import Stream, entry_of, size_of, take_up_to
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
 from msmon.bus.messages import (
     GapReport,
     Message,
@@ -29,7 +24,7 @@ from msmon.bus.messages import (
 )
 from msmon.records.batch import Batch
 from msmon.records.windows import Window
-from msmon.sessions import DropStage, Gap, MonitorSettings, SessionEnd
+from msmon.sessions import Gap, MonitorSettings, SessionEnd
 
 KEPT_BYTES = 64 << 20
 """Unacknowledged messages kept for all sessions together."""
@@ -40,45 +35,16 @@ IN_FLIGHT_BYTES = 16 << 20
 _RESERVED_BYTES = 8 << 20
 """Part of the kept bytes that records can't fill, left for windows, notes and gaps."""
 
-_MESSAGE_OVERHEAD_BYTES = 200
-
 MAX_NOTE_IN_HEADER_BYTES = 16 << 10
 """A longer text of a note goes into a payload frame: headers have a limit."""
 
 
-class _Entry(NamedTuple):
-    seq: int
-    frames: list[bytes]
-    size_bytes: int
-
-
-@dataclass
-class _Lost:
-    """Records of one session that did not fit, not yet reported."""
-
-    start_ns: int
-    records: Counter[str] = field(default_factory=Counter)
-    windows: int = 0
-
-
-@dataclass
-class _Stream:
-    """One session on its way: ``unsent`` follows ``sent`` in sequence."""
-
-    session_id: str
-    opened: _Entry
-    next_seq: int = 2
-    sent: deque[_Entry] = field(default_factory=deque)
-    unsent: deque[_Entry] = field(default_factory=deque)
-    dropped: Counter[str] = field(default_factory=Counter)
-    lost: _Lost | None = None
-    closed_seq: int = 0
-
-
 class Uplink:
-    """Messages of all sessions of this process.
+    """A stream of messages per session, and one bound on their memory for all.
 
-    ``wake`` is called, without a lock held, whenever there is something new to send.
+    Written by the collector's thread, which puts, and by the link's, which takes and
+    acknowledges; both under ``_lock``. ``wake`` is called, without the lock, whenever there is
+    something new to send.
     """
 
     def __init__(
@@ -92,7 +58,7 @@ class Uplink:
         self._records_limit_bytes = kept_bytes - min(_RESERVED_BYTES, kept_bytes // 4)
         self._in_flight_limit_bytes = in_flight_bytes
         self._lock = threading.Lock()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self._kept_bytes = 0
         self._in_flight_bytes = 0
 
@@ -100,11 +66,9 @@ class Uplink:
 
     def open(self, session_id: str, settings: MonitorSettings, start_ns: int) -> None:
         """Begin the stream of a session."""
-        opened = _entry(SessionOpened(session_id, 1, settings, start_ns))
+        opened = entry_of(SessionOpened(session_id, 1, settings, start_ns))
         with self._lock:
-            stream = _Stream(session_id, opened)
-            stream.unsent.append(opened)
-            self._streams[session_id] = stream
+            self._streams[session_id] = Stream(session_id, opened)
             self._kept_bytes += opened.size_bytes
         self._wake()
 
@@ -115,8 +79,7 @@ class Uplink:
             stream = self._streams[session_id]
             fits = self._has_room(stream, size_bytes, self._records_limit_bytes)
             if not fits:
-                self._lost_of(stream).records[batch.kind.name] += len(batch)
-                stream.dropped[batch.kind.name] += len(batch)
+                stream.lose_records(batch.kind.name, len(batch))
         if fits:
             for count, payload in payloads_of(batch):  # the copies are made without the lock
                 self._put(session_id, Records(session_id, 0, int(batch.kind), count), payload)
@@ -128,11 +91,11 @@ class Uplink:
         message = WindowReport(session_id, 0, **window.header_fields())
         with self._lock:
             stream = self._streams[session_id]
-            fits = self._has_room(stream, _size(payload), self._limit_bytes)
+            fits = self._has_room(stream, size_of(payload), self._limit_bytes)
             if fits:
-                self._append(stream, message, payload)
+                self._kept_bytes += stream.append(message, payload)
             else:
-                self._lost_of(stream).windows += 1
+                stream.lose_window()
         self._wake()
         return fits
 
@@ -155,9 +118,8 @@ class Uplink:
         """End the stream of a session; it is forgotten once all of it is acknowledged."""
         with self._lock:
             stream = self._streams[session_id]
-            self._report_lost(stream)
-            stream.closed_seq = stream.next_seq
-            self._append(stream, SessionClosed(session_id, 0, end))
+            self._kept_bytes += stream.report_loss()
+            self._kept_bytes += stream.append_last(SessionClosed(session_id, 0, end))
         self._wake()
 
     def dropped(self, session_id: str) -> dict[str, int]:
@@ -184,32 +146,23 @@ class Uplink:
         return None
 
     def acknowledge(self, session_id: str, seq: int) -> None:
-        """Forget what the daemon has made safe."""
+        """Forget what the daemon has made safe, and a session when that is all of it."""
         with self._lock:
             stream = self._streams.get(session_id)
             if stream is None:
                 return
-            for entry in _up_to(stream.sent, seq):
-                self._kept_bytes -= entry.size_bytes
-                self._in_flight_bytes -= entry.size_bytes
-            for entry in _up_to(stream.unsent, seq):
-                self._kept_bytes -= entry.size_bytes
+            sent_bytes = take_up_to(stream.sent, seq)
+            self._in_flight_bytes -= sent_bytes
+            self._kept_bytes -= sent_bytes + take_up_to(stream.unsent, seq)
             if stream.closed_seq and seq >= stream.closed_seq:
                 del self._streams[session_id]
 
     def start_over(self) -> None:
-        """Prepare for a new connection: every stream is opened again, then what is not safe.
-
-        The opening was perhaps acknowledged before; a daemon that knows it drops it.
-        """
+        """Prepare for a new connection: all that is not acknowledged is to be sent again."""
         with self._lock:
             self._in_flight_bytes = 0
             for stream in self._streams.values():
-                stream.unsent.extendleft(reversed(stream.sent))
-                stream.sent.clear()
-                if not stream.unsent or stream.unsent[0].seq != 1:
-                    stream.unsent.appendleft(stream.opened)
-                    self._kept_bytes += stream.opened.size_bytes
+                self._kept_bytes += stream.send_again()
 
     @property
     def all_sent(self) -> bool:
@@ -224,7 +177,7 @@ class Uplink:
 
     def _put(self, session_id: str, message: Message, payload: Sequence[bytes] = ()) -> None:
         with self._lock:
-            self._append(self._streams[session_id], message, payload)
+            self._kept_bytes += self._streams[session_id].append(message, payload)
         self._wake()
 
     def _put_small(self, session_id: str, message: Message, payload: Sequence[bytes] = ()) -> None:
@@ -233,46 +186,15 @@ class Uplink:
 
     # --- with the lock held ---------------------------------------------------------------
 
-    def _append(self, stream: _Stream, message: Any, payload: Sequence[bytes] = ()) -> None:
-        entry = _entry(dataclasses.replace(message, seq=stream.next_seq), payload)
-        stream.next_seq += 1
-        stream.unsent.append(entry)
-        self._kept_bytes += entry.size_bytes
+    def _has_room(self, stream: Stream, size_bytes: int, limit_bytes: int) -> bool:
+        """Whether a message fits; if so, a loss before it is reported first.
 
-    def _has_room(self, stream: _Stream, size_bytes: int, limit_bytes: int) -> bool:
-        """After a loss, wait until a quarter of the bound is free, then report it."""
-        if stream.lost is not None and self._kept_bytes > limit_bytes * 3 // 4:
+        After a loss nothing fits until a quarter of the bound is free. Otherwise a daemon that
+        is a little too slow would cause a gap for every second message.
+        """
+        if stream.has_unreported_loss and self._kept_bytes > limit_bytes * 3 // 4:
             return False
         if self._kept_bytes + size_bytes > limit_bytes:
             return False
-        self._report_lost(stream)
+        self._kept_bytes += stream.report_loss()
         return True
-
-    def _lost_of(self, stream: _Stream) -> _Lost:
-        if stream.lost is None:
-            stream.lost = _Lost(time.time_ns())
-        return stream.lost
-
-    def _report_lost(self, stream: _Stream) -> None:
-        lost, stream.lost = stream.lost, None
-        if lost is None:
-            return
-        reason = "the daemon was away or too slow"
-        if lost.windows:
-            reason += f"; {lost.windows} windows are missing too"
-        gap = Gap(DropStage.UPLINK, lost.start_ns, time.time_ns(), dict(lost.records), reason)
-        self._append(stream, GapReport(stream.session_id, 0, gap))
-
-
-def _entry(message: Any, payload: Sequence[bytes] = ()) -> _Entry:
-    frames = encode(message, payload=payload)
-    return _Entry(message.seq, frames, _size(frames))
-
-
-def _size(frames: Sequence[bytes]) -> int:
-    return _MESSAGE_OVERHEAD_BYTES + sum(len(frame) for frame in frames)
-
-
-def _up_to(entries: deque[_Entry], seq: int) -> Iterator[_Entry]:
-    while entries and entries[0].seq <= seq:
-        yield entries.popleft()

@@ -1,0 +1,129 @@
+"""One session on its way to the daemon: numbered messages, and what did not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msmon.bus.codec import encode
+from msmon.bus.messages import GapReport
+from msmon.sessions import DropStage, Gap
+
+_MESSAGE_OVERHEAD_BYTES = 200
+"""What Python's objects for one message take beside its frames, about."""
+
+
+class Entry(NamedTuple):
+    """A message as it is sent, with its number in the stream."""
+
+    seq: int
+    frames: list[bytes]
+    size_bytes: int
+
+
+@dataclass
+class _Lost:
+    """What did not fit since ``start_ns`` and is not reported yet."""
+
+    start_ns: int
+    records: Counter[str] = field(default_factory=Counter)
+    windows: int = 0
+
+
+class Stream:
+    """The messages of one session, numbered from 1; ``unsent`` follows ``sent`` in sequence.
+
+    Written by the collector's and the link's thread, under the lock of the
+    :class:`~msmon.agent.link.uplink.Uplink` that it belongs to.
+    """
+
+    def __init__(self, session_id: str, opened: Entry) -> None:
+        self.session_id = session_id
+        self.opened = opened
+        """The first message. It is kept to the end: every new connection begins with it."""
+        self.sent: deque[Entry] = deque()
+        self.unsent: deque[Entry] = deque([opened])
+        self.dropped: Counter[str] = Counter()
+        """Records per kind name that did not fit, since the session began."""
+        self.closed_seq = 0
+        """Number of the last message; 0 while the session runs."""
+        self._next_seq = 2
+        self._lost: _Lost | None = None
+
+    @property
+    def has_unreported_loss(self) -> bool:
+        """Whether something did not fit and no gap tells of it yet."""
+        return self._lost is not None
+
+    def append(self, message: Any, payload: Sequence[bytes] = ()) -> int:
+        """Number a message and queue it. Returns its size in bytes."""
+        entry = entry_of(dataclasses.replace(message, seq=self._next_seq), payload)
+        self._next_seq += 1
+        self.unsent.append(entry)
+        return entry.size_bytes
+
+    def append_last(self, message: Any) -> int:
+        """Queue the message that closes the stream. Returns its size in bytes."""
+        self.closed_seq = self._next_seq
+        return self.append(message)
+
+    def lose_records(self, kind_name: str, count: int) -> None:
+        """Count records that did not fit."""
+        self._loss().records[kind_name] += count
+        self.dropped[kind_name] += count
+
+    def lose_window(self) -> None:
+        """Count a window that did not fit."""
+        self._loss().windows += 1
+
+    def report_loss(self) -> int:
+        """Queue a gap for what did not fit, if anything. Returns its size in bytes."""
+        lost, self._lost = self._lost, None
+        if lost is None:
+            return 0
+        reason = "the daemon was away or too slow"
+        if lost.windows:
+            reason += f"; {lost.windows} windows are missing too"
+        gap = Gap(DropStage.UPLINK, lost.start_ns, time.time_ns(), dict(lost.records), reason)
+        return self.append(GapReport(self.session_id, 0, gap))
+
+    def send_again(self) -> int:
+        """Queue again what was sent and not acknowledged, after the opening.
+
+        The opening was perhaps acknowledged before; a daemon that knows it drops it. Returns
+        the size in bytes of an opening that had to be added.
+        """
+        self.unsent.extendleft(reversed(self.sent))
+        self.sent.clear()
+        if self.unsent and self.unsent[0].seq == self.opened.seq:
+            return 0
+        self.unsent.appendleft(self.opened)
+        return self.opened.size_bytes
+
+    def _loss(self) -> _Lost:
+        if self._lost is None:
+            self._lost = _Lost(time.time_ns())
+        return self._lost
+
+
+def entry_of(message: Any, payload: Sequence[bytes] = ()) -> Entry:
+    """Return a numbered message as it is sent."""
+    frames = encode(message, payload=payload)
+    return Entry(message.seq, frames, size_of(frames))
+
+
+def size_of(frames: Sequence[bytes]) -> int:
+    """Return how many bytes a message of these frames counts for."""
+    return _MESSAGE_OVERHEAD_BYTES + sum(len(frame) for frame in frames)
+
+
+def take_up_to(entries: deque[Entry], seq: int) -> int:
+    """Remove the entries up to a number. Returns their size in bytes."""
+    size_bytes = 0
+    while entries and entries[0].seq <= seq:
+        size_bytes += entries.popleft().size_bytes
+    return size_bytes
