@@ -1,9 +1,9 @@
-"""The sessions' streams as the daemon takes them in.
+"""The streams of all sessions, as the daemon takes them in.
 
-Every message of a stream becomes one delivery to the outputs. What was seen before is a
-duplicate: it is dropped and acknowledged again. Acknowledgements follow what the outputs
-report as safe. A session whose process vanished is closed after a grace. Some time after its
-end a session is forgotten, here and in everything that keeps something of it.
+Every message of a stream becomes one delivery to the outputs. A message that was seen before is
+a duplicate: it is dropped and acknowledged again. An agent hears that a message is safe once the
+outputs have said so. The session of a process that vanished is closed after a grace. Some
+time after its end a session is forgotten, here and in everything that keeps something of it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from msmon.bus.messages import (
     GapReport,
@@ -27,87 +25,33 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.daemon.access.approvals import Approvals
-from msmon.daemon.access.authentication import Peer
-from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.outputs.delivery import (
-    BatchDelivery,
-    Closing,
-    Delivery,
-    GapDelivery,
-    NoteDelivery,
-    WindowDelivery,
-)
+from msmon.daemon.outputs.delivery import Closing
+from msmon.daemon.outputs.from_wire import delivery_of
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.outputs.session import OpenAnswer
 from msmon.daemon.registry import Life, Process
+from msmon.daemon.stream import Stream, daemon_id, owner_of
 from msmon.errors import CommandRefused, MsmonError
-from msmon.records.kinds import ActivityKind
-from msmon.records.window_header import WindowHeader
-from msmon.sessions import DropStage, Gap, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
 STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed)
 
 MAX_OPEN_SESSIONS_PER_PROCESS = 8
-MAX_ID_CHARACTERS = 48
-"""An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
-MAX_WINDOW_BYTES = 8 << 20
-"""A window has at most 1,000 names per kind: some 400 bytes each, 2 MiB in a large job."""
 WRITTEN_POLL_S = 0.02
-_KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
-
-
-@dataclass
-class Stream:
-    """One session of one process. Times are on the monotonic clock."""
-
-    session: SessionInfo
-    """Under the daemon's id for it (:func:`daemon_id`)."""
-    process: Process
-    agent_id: str
-    """What its agent calls it."""
-    last_seq: int = 1
-    safe_seq: int = 0
-    opened: OpenAnswer | None = None
-    """Files that it writes, or why its export can't be opened; None: not known yet."""
-    problem: str = ""
-    closed: bool = False
-    lost: bool = False
-    """Closed by the daemon, because the process vanished."""
-    closed_s: float = 0.0
-
-    @property
-    def owner(self) -> Owner:
-        """Whose data it is."""
-        return owner_of(self.process.peer)
-
-
-def owner_of(peer: Peer) -> Owner:
-    """Return who owns what comes from a peer."""
-    return Owner(peer.owner, peer.uid)
-
-
-def daemon_id(peer: Peer, session_id: str) -> str:
-    """Return what the daemon calls a session that a peer opens as ``session_id``.
-
-    The owner is a part of it, so nobody can take an id before the owner does, not even after
-    a restart of the daemon: "9f…" is "9f…-1000" for user 1000. Operators keep their ids. Raises
-    CommandRefused for an id that is too long for that.
-    """
-    if peer.role is Role.OPERATOR:
-        return session_id
-    if len(session_id) > MAX_ID_CHARACTERS:
-        raise CommandRefused("the session's id is too long")
-    if peer.uid >= 0:
-        return f"{session_id}-{peer.uid}"
-    return f"{session_id}-{hashlib.sha256(peer.owner.encode()).hexdigest()[:8]}"
 
 
 class Streams:
-    """All streams, by the daemon's ids. Every method runs on the broker's loop."""
+    """All streams, by the daemon's ids. Every method runs on the broker's loop, and only there.
+
+    ``acknowledge(process, agent's session id, seq)`` tells an agent what is safe. ``on_loop`` has
+    a function called on the broker's loop, for answers that come on an output's thread.
+    ``grace_s``: how long a session outlives its process. ``keep_closed_s``: how long an ended
+    one is remembered.
+    """
 
     def __init__(
         self,
@@ -145,7 +89,7 @@ class Streams:
         session_id = daemon_id(process.peer, message.session_id)
         stream = self._streams.get(session_id)
         if stream is not None:
-            _require_same(stream, process)
+            stream.continue_with(process)
         if isinstance(message, SessionOpened):
             self._take_opening(process, message, session_id, stream)
             return
@@ -239,7 +183,7 @@ class Streams:
         if isinstance(message, SessionClosed):
             stream.closed, stream.closed_s = True, time.monotonic()
         renamed = dataclasses.replace(message, session_id=stream.session.session_id)  # type: ignore[call-arg]
-        self._outputs.put(_delivery_of(renamed, tuple(payload)))
+        self._outputs.put(delivery_of(renamed, tuple(payload)))
 
     def committed(self, session_id: str, seq: int) -> None:
         """Note that everything up to ``seq`` is safe, and tell the agent."""
@@ -306,53 +250,3 @@ class Streams:
             end = dataclasses.replace(end, counts=status.counts)
         stream.closed, stream.lost, stream.closed_s = True, True, now_s
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
-
-
-def _require_same(stream: Stream, process: Process) -> None:
-    """Raise CommandRefused unless ``process`` is the one that opened the stream.
-
-    After a long absence it is a new object for the same process.
-    """
-    former = stream.process
-    if former is not process and (
-        former.info.key != process.info.key or former.peer.credential != process.peer.credential
-    ):
-        raise CommandRefused(f"session {stream.agent_id} belongs to another process")
-    stream.process = process
-
-
-def _delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
-    """Return what the outputs get of a message."""
-    if isinstance(message, Records):
-        return _records_delivery(message, payload)
-    if isinstance(message, WindowReport):
-        if sum(map(len, payload)) > MAX_WINDOW_BYTES:
-            reason = "a window with too many rows"
-            gap = Gap(
-                DropStage.DECODE, message.start_ns, message.end_ns, dict(message.kept), reason
-            )
-            return GapDelivery(message.session_id, message.seq, gap)
-        header = WindowHeader(**message.header_fields())
-        return WindowDelivery(message.session_id, message.seq, header, payload)
-    if isinstance(message, GapReport):
-        return GapDelivery(message.session_id, message.seq, message.gap)
-    if isinstance(message, SessionNote):
-        value = message.value or b"".join(payload).decode("utf-8", "replace")
-        return NoteDelivery(message.session_id, message.seq, message.key, value)
-    assert isinstance(message, SessionClosed)
-    return Closing(message.session_id, message.seq, message.end)
-
-
-def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:
-    """Return a batch, or a gap for one of a kind that is not known here.
-
-    Refusing it would have the agent send it again for ever.
-    """
-    session_id, seq, count = message.session_id, message.seq, max(0, message.count)
-    if message.kind in _KNOWN_KINDS:
-        return BatchDelivery(session_id, seq, message.kind, count, payload)
-    now_ns = time.time_ns()
-    lost = {f"kind {message.kind}": count}
-    return GapDelivery(
-        session_id, seq, Gap(DropStage.DECODE, now_ns, now_ns, lost, "unknown to the daemon")
-    )

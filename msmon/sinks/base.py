@@ -79,10 +79,10 @@ class Progress:
 class Sink(abc.ABC):
     """Base of all sinks.
 
-    Any method may raise SinkError or OSError. The daemon then opens that session anew a
-    little later, and hands in again what it gave since the last commit; other sessions go
-    on meanwhile. ValueError means that this one piece of data can't be written at all: it is
-    counted as dropped, and the session goes on.
+    Any method may raise SinkError or OSError, for example on a full disk. A little later the daemon
+    calls ``open_session`` for that session again, and then gives again what it gave since the last
+    commit. Other sessions go on meanwhile. A ValueError means that this one piece of data can't
+    be written at all: it is counted as dropped, and the session goes on.
     """
 
     NAME: ClassVar[str]
@@ -92,11 +92,12 @@ class Sink(abc.ABC):
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
     """Options taken after ``NAME:``; checked before ``__init__`` gets them as keywords."""
     WANTS_RECORDS: ClassVar[bool] = False
-    """Whether ``write_records`` is to be called. Such a sink has a say in what is safe."""
+    """Whether ``write_records`` is to be called. If so, a message is acknowledged to the training
+    process only after this sink has committed it."""
     WANTS_WINDOWS: ClassVar[bool] = True
     """Whether ``write_window`` is to be called."""
     OWN_PROCESS: ClassVar[bool] = False
-    """Whether the sink is so hungry for CPU that it should not share the daemon's process."""
+    """Whether the sink takes so much CPU that it should not share the daemon's process."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -115,9 +116,9 @@ class Sink(abc.ABC):
     def open_session(self, session: SessionInfo) -> SessionOutput:
         """Begin the output of a session.
 
-        May be called again for an open session, after an error: what was taken since the
-        last commit is then forgotten, for it comes again. May also be called for a session
-        that was closed, when its process was away for long and has come back.
+        It may be called again for an open session, after an error. The sink then forgets what
+        it took since the last commit, because that is given again. It may also be called for a
+        session that was closed, when its process was away for long and has come back.
         """
 
     def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
@@ -145,9 +146,9 @@ class Sink(abc.ABC):
     def commit(self) -> Mapping[str, tuple[str, ...]] | None:
         """Make everything taken so far durable, for all open sessions.
 
-        Returns session id → absolute paths of its files, for those sessions where they are
-        others than was said last; None: nowhere. Raises CommitFailed when it worked for some
-        sessions only, SinkError or OSError when it worked for none.
+        Returns session id → absolute paths of its files, for those sessions whose files have
+        changed since they were told last; None: for no session. Raises CommitFailed when it worked
+        for some sessions only, SinkError or OSError when it worked for none.
         """
         return None
 

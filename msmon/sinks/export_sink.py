@@ -1,4 +1,4 @@
-"""What the file outputs of records have in common: where the files of a session go."""
+"""What sinks that write records into files have in common: where the files of a session go."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery
+from msmon.daemon.outputs.from_wire import MAX_WINDOW_BYTES
 from msmon.daemon.registry import Life, Process
-from msmon.daemon.streams import MAX_WINDOW_BYTES, Streams
+from msmon.daemon.streams import Streams
 from msmon.errors import CommandRefused, SinkError
 from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo

@@ -28,7 +28,12 @@ Operators = dict[tuple[str, str], tuple[int, int]]
 """(kind, name) → (records, total ns)."""
 
 ALL_KINDS = "Kernel,API,NodeAPI,AclAPI,RuntimeAPI,Communication,Hccl,Marker,Memory,MemSet,MemCpy"
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
+"""After this time a wait counts as a hang. It is so long because the machine may be loaded."""
+
+REPLY_MARGIN_S = 10.0
+"""How much longer a caller waits than it lets the daemon wait."""
+
 POLL_S = 0.05
 ITERATION_S = 0.005
 
@@ -212,7 +217,8 @@ class Job:
     def command(self, action: str, *ranks: Rank, **fields: Any) -> Reply:
         """Start, update or stop npu-monitor in these ranks, or in all if none is given."""
         selection = Selection(pids=[rank.pid for rank in ranks])
-        return self.request(MonitorRequest(action, fields, selection, timeout_s=DEADLINE_S))
+        request = MonitorRequest(action, fields, selection, timeout_s=DEADLINE_S)
+        return self.request(request, DEADLINE_S + REPLY_MARGIN_S)
 
     def rows(self) -> dict[int, StatusRow]:
         """Return pid → row of the status; {} while there is no daemon."""

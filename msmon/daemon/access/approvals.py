@@ -1,10 +1,10 @@
 """Export directories that this daemon approved, for which sessions.
 
-A start command is checked when it comes; the agent then repeats the directory when it
-opens its session, also to a daemon that was restarted meanwhile. What was approved is
-remembered here, so that an agent's word alone never decides where files are written. An
-approval is first given to an owner, for the sessions that the command is about to start;
-the session that makes use of it has it until it is forgotten.
+The daemon checks the directory of a start command when the command comes. The agent names the
+directory again when it opens its session, perhaps to a daemon that was restarted meanwhile. An
+agent's word alone must not decide where files are written, so the daemon remembers here what
+it approved. An approval is first given to an owner, for the sessions that the command is about to
+start. A session that uses it then has it until the session is forgotten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Approved:
-    """What one owner has. Both are ordered by age and bounded."""
+    """The approvals of one owner, guarded by the lock of :class:`Approvals`.
+
+    Both mappings are ordered by age and bounded: the oldest entry makes room.
+    """
 
     unused: dict[str, float] = field(default_factory=dict)
     """Directory → until when (monotonic) a session may begin to use it."""
@@ -45,8 +48,11 @@ class _Approved:
 
 
 class Approvals:
-    """All approvals. ``add`` writes a file; all else runs on the broker's loop, never waits,
-    and is written by a thread of its own."""
+    """All approvals.
+
+    The broker's loop and, for ``add`` alone, its worker threads write the state, under one lock. No
+    method but ``add`` and ``close`` waits for a file: a thread of its own writes those changes.
+    """
 
     def __init__(self, state_directory: Path) -> None:
         self._state_directory = state_directory
@@ -71,7 +77,10 @@ class Approvals:
         self._save(owner)
 
     def claim(self, owner: str, session_id: str, directory: str) -> bool:
-        """Whether a session of this owner may be written there; then it has the approval."""
+        """Return whether a session of this owner may write there.
+
+        If so, the session has the approval from now on, also after a restart of the daemon.
+        """
         with self._lock:
             approved = self._owners.get(owner)
             if approved is None:

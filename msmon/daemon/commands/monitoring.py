@@ -23,7 +23,8 @@ from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Process, Registry
 from msmon.daemon.rows import identity
 from msmon.daemon.selection import ranks_meant
-from msmon.daemon.streams import Streams, owner_of
+from msmon.daemon.stream import owner_of
+from msmon.daemon.streams import Streams
 from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.sessions import MonitorSettings
 from msmon.settings.options import MONITOR_OPTION, check_fields

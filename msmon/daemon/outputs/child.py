@@ -1,9 +1,9 @@
 """The inside of an output process: one sink, with the rights of one user.
 
-It is started by :mod:`process <msmon.daemon.outputs.process>` as a fresh interpreter that
-inherits one socket and nothing else. It imports the sink, takes on its rights for good,
-and only then makes the sink and answers requests, one at a time. It ends when the daemon
-closes the socket or dies; what was not committed then is not written.
+The module :mod:`process <msmon.daemon.outputs.process>` starts it as a fresh interpreter that
+inherits one socket and nothing else. It imports the sink, takes on its rights for good, and
+only then makes the sink and answers requests, one at a time. It ends when the daemon closes the
+socket or dies. What was not committed by then is not in the files; the agent still has it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deliveries: what an output is given, one small object for each event of a session.
 
 Each knows how it is applied to a sink. That happens where the sink lives, in a thread of the
-daemon or in a process of its own, so deliveries hold frames as they came over the wire;
-they are decoded only there.
+daemon or in a process of its own. Deliveries hold the frames as they came over the wire, and
+only there they are decoded: the broker's loop has no time for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class GapDelivery(_InSession):
 
     @property
     def size_bytes(self) -> int:
-        """What it counts as in a queue; one found here was never queued by anybody."""
+        """What it counts as in a queue. One that was found here never took room in it."""
         return 0 if self.found_here else BASE_BYTES
 
     def apply(self, sink: Sink) -> None:
@@ -124,9 +124,10 @@ class Closing(_InSession):
 
 @dataclass(frozen=True)
 class Skipped(_InSession):
-    """In the place of what the sink does not want, or what was dropped and counted.
+    """Keeps the place of a delivery that the sink does not want, or that was dropped and counted.
 
-    It may stand for many in a row, from ``first_seq`` to ``seq``.
+    So the sequence numbers stay without holes. It may stand for many in a row, from
+    ``first_seq`` to ``seq``.
     """
 
     first_seq: int = 0

@@ -1,7 +1,7 @@
 """Where a sink lives: in the thread of its output, or in a process of its own.
 
-A host has one verb, ``ask``. Sinks of windows are small and live in the thread; file formats
-that are hungry for CPU, and all files that users name, are written by a process.
+A host has one verb, ``ask``. A sink of windows is small and lives in the thread. A process
+writes the file formats that take much CPU, and all files at paths that users name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class HostEnded(SinkError):
 
 
 class SinkHost(Protocol):
-    """A place where one sink lives. ``ask`` and ``close`` are called from one thread."""
+    """A place where one sink lives. All but ``kill`` is called from the output's thread."""
 
     generation: int
     """Grows whenever the sink was made anew and has forgotten its open sessions."""
@@ -45,7 +45,7 @@ class SinkHost(Protocol):
 
 
 class ThreadHost:
-    """A sink in this process."""
+    """A sink in this process. The output's thread writes its state."""
 
     def __init__(self, sink: Sink) -> None:
         self.generation = 0

@@ -50,11 +50,12 @@ class OutputsConfig:
 
 
 class Outputs:
-    """Facade for the broker's loop. No method blocks, except ``close``.
+    """All outputs, for the broker's loop. No method but ``close`` blocks.
 
-    ``on_commit(session_id, seq)`` may be called from any thread, also from within ``put``:
-    everything up to ``seq`` is safe and can be acknowledged. All that is known of a session
-    stays until ``forget``.
+    The broker's loop alone writes the state; the threads of outputs read it, hence the lock.
+    ``on_commit(session_id, seq)`` says that everything up to ``seq`` is safe and can be
+    acknowledged. It may be called from any thread, also from within ``put``. All that is
+    known of a session stays until ``forget``.
     """
 
     def __init__(self, config: OutputsConfig, on_commit: OnCommit) -> None:
@@ -207,7 +208,10 @@ class Outputs:
 
 
 class _Answers:
-    """Waits until every output of a session has answered its opening. Called from any thread."""
+    """Waits until every output of a session has answered its opening.
+
+    The threads of the outputs write its state, under its lock.
+    """
 
     def __init__(
         self,

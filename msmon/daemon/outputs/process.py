@@ -54,8 +54,9 @@ _log = logging.getLogger(__name__)
 class ProcessHost:
     """A sink in a process of its own, with the rights of ``owner``; None: the daemon's own.
 
-    The process is started with the first request, and again after it has died. All methods
-    but ``kill`` belong to one thread: when that thread ends, the kernel ends the process.
+    The process is started with the first request, and again after it has died. The output's thread
+    calls all methods but ``kill`` and writes all state. It must live as long as the process: when
+    the thread that started it ends, the kernel ends the process (prctl(2), PR_SET_PDEATHSIG).
     """
 
     def __init__(

@@ -24,7 +24,7 @@ _SUFFIX = ".progress"
 
 
 class ProgressDirectory:
-    """The progress of all sessions of one owner in one output. Used by the output's thread."""
+    """The progress of all sessions of one owner in one output. The output's thread writes it."""
 
     def __init__(self, directory: Path | None, output: str) -> None:
         self._directory = directory
@@ -56,7 +56,10 @@ class ProgressDirectory:
 
 
 class StoredProgress(Progress):
-    """A progress in a file. Raises SinkError where it can't be read or stored."""
+    """A progress in a file. The output's thread writes it.
+
+    Raises SinkError where it can't be read or stored.
+    """
 
     def __init__(self, directory: Path, path: Path) -> None:
         self._directory = directory
@@ -66,7 +69,7 @@ class StoredProgress(Progress):
     def _read(self) -> bytes:
         try:
             value = self._path.read_bytes()
-            os.utime(self._path)  # of a session that goes on: not among the oldest
+            os.utime(self._path)  # its session goes on, so it must not count as one of the oldest
             return value
         except FileNotFoundError:
             return b""

@@ -29,7 +29,11 @@ OpenAnswer = Union["tuple[str, ...]", MsmonError]
 
 @dataclass
 class Block:
-    """Why a session does not get on, and when it is tried again. Times are monotonic."""
+    """Why a session can't be written at the moment. The output's thread writes it.
+
+    ``since_s``: when that began (monotonic). ``retry_delay_s``: how long it waits after the next
+    failure, twice as long each time.
+    """
 
     since_s: float
     reason: str
@@ -40,9 +44,9 @@ class Block:
 class OutputSession:
     """One session in one output.
 
-    ``waiting`` and then ``handed`` hold everything that is not yet durable, in order. The
-    broker's loop appends to ``waiting``; everything else is changed by the output's thread.
-    Both hold the output's lock.
+    ``handed`` and then ``waiting`` hold everything that is not durable yet, in order. The broker's
+    loop sets ``answer``, appends to ``waiting`` and counts what finds no room; everything else is
+    written by the output's thread. Both hold the output's lock.
     """
 
     info: SessionInfo
@@ -74,6 +78,7 @@ class OutputSession:
     gap: Gap | None = None
     """What was dropped and is not noted in the output yet."""
     scheduled: bool = False
+    """Whether the queue has it among those that are to be looked at."""
 
     @property
     def id(self) -> str:
@@ -87,7 +92,10 @@ class OutputSession:
 
     @property
     def at_its_end(self) -> bool:
-        """Whether the sink has taken an end: what follows waits for the commit."""
+        """Whether the sink has taken an end.
+
+        Then what follows waits for the commit; the sink can open the session again only after it.
+        """
         return bool(self.handed) and isinstance(self.handed[-1], Closing)
 
     def append(self, delivery: Delivery) -> int:
@@ -125,7 +133,11 @@ class OutputSession:
         return found_here or isinstance(delivery, Closing) or delivery.seq > self.written_seq
 
     def take_next(self) -> Delivery | None:
-        """Return what the sink is to be given next; a gap goes before what follows it."""
+        """Return what the sink is to be given next, None: nothing for now.
+
+        A gap goes first where records were dropped. So it does where numbers are missing between
+        what the sink has and what waits: an earlier daemon ended before it wrote them.
+        """
         if not self.waiting or self.at_its_end:
             return None
         following = self.waiting[0]
@@ -145,7 +157,10 @@ class OutputSession:
         return self.waiting[0]
 
     def handed_over(self, delivery: Delivery, instead: Delivery | None = None) -> None:
-        """The sink has taken the first of ``waiting``, or it was replaced by ``instead``."""
+        """Note that the sink has taken the first of ``waiting``.
+
+        ``instead``: what keeps its place where the sink could not write it at all.
+        """
         self.waiting.popleft()
         if instead is not None:
             self.size_bytes += instead.size_bytes - delivery.size_bytes
@@ -153,13 +168,13 @@ class OutputSession:
         self.handed_seq = max(self.handed_seq, delivery.seq)
 
     def take_back(self) -> None:
-        """The sink has forgotten what it took since the last commit."""
+        """Have all given again that the sink took since the last commit: it has forgotten it."""
         self.generation = -1
         self.waiting.extendleft(reversed(self.handed))
         self.handed.clear()
 
     def release(self) -> list[Delivery]:
-        """What the sink has taken is durable; returns it."""
+        """Note that what the sink has taken is durable, and return it."""
         released = list(self.handed)
         self.handed.clear()
         self.size_bytes -= sum(delivery.size_bytes for delivery in released)
@@ -193,9 +208,9 @@ class OutputSession:
         self.lose({kind: count}, stage, reason)
 
     def extend_gap(self, gap: Gap) -> None:
-        """Keep a gap that found no room in the queue, for the next one that is written.
+        """Add a gap that found no room in the queue to the next one that is written.
 
-        Its records were counted where they were lost.
+        Its records are not counted here: they were counted where they were lost.
         """
         drops, self.drops = self.drops, {}
         self.lose(gap.records or {}, gap.stage, gap.reason)

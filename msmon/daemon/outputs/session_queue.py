@@ -28,6 +28,9 @@ from msmon.sessions import Drops, DropStage, SessionInfo
 
 QUEUE_BYTES = 128 << 20
 
+_AT_ONCE_S = -1.0
+"""When a session is due whose opening somebody waits for: before all that waits to be written."""
+
 
 class SessionQueue(abc.ABC):
     """The sessions of one output, with everything of them that is not durable yet.
@@ -76,7 +79,7 @@ class SessionQueue(abc.ABC):
                 session.session_id, OutputSession(session, owner, None)
             )
             known.answer = answer
-            self.schedule(known)
+            self.schedule(known, _AT_ONCE_S)
 
     def put(self, delivery: Delivery) -> None:
         """Queue a delivery. A batch or window that does not fit is dropped and counted."""
@@ -151,6 +154,11 @@ class SessionQueue(abc.ABC):
             return True
         owner, size = session.owner.name, delivery.size_bytes
         return self._shares.try_take(owner, Resource.DISK_BYTES, size)
+
+    @property
+    def somebody_waits(self) -> bool:
+        """Whether something is due that somebody waits for; the lock is held."""
+        return bool(self.errands or (self._due and self._due[0][0] == _AT_ONCE_S))
 
     @property
     def next_due_s(self) -> float | None:

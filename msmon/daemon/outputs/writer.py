@@ -163,8 +163,9 @@ class SessionWriter:
             if self._uncommitted_bytes >= COMMIT_BYTES:
                 self.commit_at_s = 0.0
                 break
-            if self._queue.errands:  # somebody waits for the answer
-                break
+            with self._changed:
+                if self._queue.somebody_waits:
+                    break
         return True
 
     def _next_of(self, session: OutputSession) -> Delivery | None:

@@ -1,7 +1,7 @@
-"""The JSONL files of one session: rotation, clean-up, and where an interrupted one goes on.
+"""The JSONL files of one session: rotation, removal of old ones, and how it goes on after a crash.
 
-The session's progress says how many bytes of which files are committed. After a crash the
-files are cut back to that, so that no line is torn or there twice, and the session goes on
+The session's progress says how many bytes of which files are committed. After a crash each file
+is cut back to its committed length, so no line is torn or there twice. The session then goes on
 in a new file. Only files that the progress names are ever cut or removed.
 """
 
@@ -26,12 +26,12 @@ from msmon.sinks.file_names import create_session_file
 _log = logging.getLogger(__name__)
 
 MAX_NAMED = 16
-"""Files that are told one by one."""
+"""More files than this are told as one pattern, say ``msmonitor_17_*_0.jsonl``."""
 
 
 @dataclass
 class Written:
-    """A file, and how much of it is committed."""
+    """Which file it is, and how many bytes of it are committed."""
 
     length: int
     device: int
@@ -39,16 +39,16 @@ class Written:
 
 
 @dataclass
-class Kept:
-    """What must survive a crash of the daemon; the progress holds it as JSON."""
+class FilesState:
+    """What must survive a crash of the daemon. The progress holds it as JSON."""
 
     directory: str
     seq: int = 0
     digits: str = ""
-    """Time in the name of the last file."""
+    """The 17 digits of time in the name of the last file."""
     open: dict[str, Written] = field(default_factory=dict)
     """Files written to since the last commit, by name."""
-    kept: list[str] = field(default_factory=list)
+    removable: list[str] = field(default_factory=list)
     """Earlier files, oldest first; only when old files are deleted."""
     devices: list[int] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Kept:
     """Frames of the markers that still wait for their other half, in base 64."""
 
     @classmethod
-    def from_json(cls, text: bytes) -> Kept:
+    def from_json(cls, text: bytes) -> FilesState:
         """Read what :meth:`to_json` wrote. Raises ValueError or TypeError."""
         fields = json.loads(text)
         fields["open"] = {name: Written(**item) for name, item in fields["open"].items()}
@@ -71,8 +71,8 @@ class Kept:
 class RotatedFiles:
     """Writes whole lines into files of at most ``line_limit`` lines.
 
-    ``file_limit``: files kept, -1 for all. Methods raise SinkError or OSError; the object
-    is then to be made anew.
+    ``file_limit``: how many files stay, -1: all. The thread of the sink writes the state. Methods
+    raise SinkError or OSError; the object must then be made anew.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class RotatedFiles:
         self._made: deque[str] = deque(maxlen=MAX_NAMED)
         """Names of the newest files that exist, oldest first."""
         self._count = 0
-        self.kept = self._resume()
-        self._has_earlier = self.kept.seq > 0
-        if self.kept.ended:
+        self.state = self._resume()
+        self._has_earlier = self.state.seq > 0
+        if self.state.ended:
             self._path = self._directory / self._last_name()
-            self._length = sum(item.length for item in self.kept.open.values())
+            self._length = sum(item.length for item in self.state.open.values())
         else:
             self._open_next()
 
@@ -109,7 +109,7 @@ class RotatedFiles:
     @property
     def written(self) -> tuple[str, ...]:
         """Absolute paths of the session's files; one pattern where they are many."""
-        empty = self._length == 0  # and will not stay
+        empty = self._length == 0  # an empty file is removed at the end, so it is not told
         names = list(self._made)[: -1 if empty else None]
         if self._has_earlier or self._count - empty > len(names):
             process = self._session.process
@@ -123,7 +123,7 @@ class RotatedFiles:
 
     @property
     def room(self) -> int:
-        """Lines that the current file still takes, at least 1: a full one is replaced."""
+        """Lines that the current file still takes, at least 1. A full file is replaced first."""
         if self._descriptor < 0 or self._lines >= self._line_limit:
             with self._failing_for_good():
                 self._open_next()
@@ -141,17 +141,17 @@ class RotatedFiles:
         self._length += len(text)
 
     def commit(self, seq: int, ended: bool) -> None:
-        """Keep what has been written as progress, up to message ``seq``.
+        """Store in the progress what has been written, up to message ``seq``.
 
-        After the last one no file is open and no empty one stays behind.
+        ``ended``: it was the last message. Then the file is closed, and removed if it is empty.
         """
         if self._failure:
             raise SinkError(self._failure)
-        self.kept.seq, self.kept.ended = seq, ended
+        self.state.seq, self.state.ended = seq, ended
         if self._descriptor >= 0:
             identity = identity_of(self._descriptor)
-            self.kept.open = {self._path.name: Written(self._length, *identity)}
-        self._progress.keep(self.kept.to_json())
+            self.state.open = {self._path.name: Written(self._length, *identity)}
+        self._progress.keep(self.state.to_json())
         self._changed = False
         if ended and self._descriptor >= 0:
             self.close()
@@ -166,7 +166,7 @@ class RotatedFiles:
 
     @contextlib.contextmanager
     def _failing_for_good(self) -> Iterator[None]:
-        """After a failure nothing more is committed: a part of a message may have been written."""
+        """Let no commit follow a failure, since only a part of a message may have been written."""
         try:
             yield
         except OSError as error:
@@ -174,52 +174,55 @@ class RotatedFiles:
             raise
 
     def _open_next(self) -> None:
-        """Begin a new file. Its name is kept before it gets data: a crash leaves no stranger."""
+        """Begin a new file. The progress names it before there is data in it.
+
+        So after a crash no file with data is unknown, and each can be cut back.
+        """
         self.close()
         self._delete_oldest()
-        path = create_session_file(self._session, "jsonl", self.kept.digits)
+        path = create_session_file(self._session, "jsonl", self.state.digits)
         self._descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
-        self.kept.digits = path.name.split("_")[2]
-        self.kept.ended = False
-        self.kept.open[path.name] = Written(0, *identity_of(self._descriptor))
+        self.state.digits = path.name.split("_")[2]
+        self.state.ended = False
+        self.state.open[path.name] = Written(0, *identity_of(self._descriptor))
         if self._file_limit > 0:
-            self.kept.kept.append(path.name)
-        self._progress.keep(self.kept.to_json())
+            self.state.removable.append(path.name)
+        self._progress.keep(self.state.to_json())
         self._path, self._lines, self._length = path, 0, 0
         self._made.append(path.name)
         self._count += 1
 
     def _last_name(self) -> str:
         process = self._session.process
-        return f"msmonitor_{process.pid}_{self.kept.digits}_{process.rank}.jsonl"
+        return f"msmonitor_{process.pid}_{self.state.digits}_{process.rank}.jsonl"
 
     def _delete_oldest(self) -> None:
         """Make room for one more file; only files of this session are ever deleted."""
-        kept = self.kept.kept
-        while self._file_limit > 0 and len(kept) >= self._file_limit:
-            name = kept.pop(0)
+        removable = self.state.removable
+        while self._file_limit > 0 and len(removable) >= self._file_limit:
+            name = removable.pop(0)
             remove_file(self._directory / name)
             if name in self._made:
                 self._made.remove(name)
             self._count = max(0, self._count - 1)
 
-    def _resume(self) -> Kept:
-        """Return what was kept of this session, with its files cut back to it."""
+    def _resume(self) -> FilesState:
+        """Return what the progress holds of this session, after cutting its files back to it."""
         if not self._progress.value:
-            return Kept(str(self._directory))
+            return FilesState(str(self._directory))
         try:
-            kept = Kept.from_json(self._progress.value)
+            state = FilesState.from_json(self._progress.value)
         except (ValueError, TypeError, KeyError) as error:
             raise SinkError(
                 f"the progress of session {self._session.session_id} is damaged: {error}",
                 "start a new session",
             ) from error
-        if kept.directory != str(self._directory):  # an output of the daemon that was moved
-            return Kept(str(self._directory))
-        for name, written in kept.open.items():
+        if state.directory != str(self._directory):  # an output of the daemon that was moved
+            return FilesState(str(self._directory))
+        for name, written in state.open.items():
             _cut_back(self._directory / name, written)
-        kept.open = {name: item for name, item in kept.open.items() if item.length}
-        return kept
+        state.open = {name: item for name, item in state.open.items() if item.length}
+        return state
 
 
 def _cut_back(path: Path, written: Written) -> None:

@@ -25,22 +25,25 @@ GROUP_INFO_KEY = "parallel_group_info"
 
 
 class _SessionLines:
-    """The lines of one session. Methods raise SinkError or OSError."""
+    """The lines of one session. The thread of the sink writes it.
+
+    Methods raise SinkError or OSError; the object must then be made anew.
+    """
 
     def __init__(
         self, session: SessionInfo, line_limit: int, file_limit: int, progress: Progress
     ) -> None:
         self._session = session
         self.files = RotatedFiles(session, line_limit, file_limit, progress)
-        kept = self.files.kept
-        self.seq = kept.seq
+        state = self.files.state
+        self.seq = state.seq
         self.ended = False
         self.told: tuple[str, ...] = (str(self.files.path),)
         """The files that the daemon knows of."""
         self._pairing = MarkerPairing()
-        self._devices = set(kept.devices)
-        if kept.markers:
-            self._pairing.restore(*map(base64.b64decode, kept.markers))
+        self._devices = set(state.devices)
+        if state.markers:
+            self._pairing.restore(*map(base64.b64decode, state.markers))
 
     def write_records(self, seq: int, batch: Batch) -> None:
         if batch.kind == ActivityKind.Marker:
@@ -58,16 +61,16 @@ class _SessionLines:
         self.seq = seq
 
     def note(self, seq: int, key: str, value: str) -> None:
-        """Keep a fact for the end of the file."""
-        self.files.kept.notes[key] = value
+        """Remember a fact; it is written at the end of the file."""
+        self.files.state.notes[key] = value
         self.seq = seq
 
     def end(self, seq: int) -> None:
         """Write the closing lines: the group info, and the devices as the very last."""
         self.ended = True
-        if self.files.kept.ended and self.seq == self.files.kept.seq:
+        if self.files.state.ended and self.seq == self.files.state.seq:
             return  # told once more after a restart of the daemon
-        notes = self.files.kept.notes
+        notes = self.files.state.notes
         if GROUP_INFO_KEY in notes:
             self.write_line(seq, {"kind": GROUP_INFO_KEY, "value": notes[GROUP_INFO_KEY]})
         if self._devices:
@@ -77,12 +80,12 @@ class _SessionLines:
         self.seq = seq
 
     def commit(self) -> None:
-        """Keep what was written, and what is needed to go on after it."""
-        kept = self.files.kept
-        if not self.files.changed and (self.seq, self.ended) == (kept.seq, kept.ended):
+        """Store in the progress what was written, and what is needed to go on after it."""
+        state = self.files.state
+        if not self.files.changed and (self.seq, self.ended) == (state.seq, state.ended):
             return
-        kept.devices = sorted(self._devices)
-        kept.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
+        state.devices = sorted(self._devices)
+        state.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
         self.files.commit(self.seq, self.ended)
 
     def _write(self, block: LineBlock) -> None:
@@ -99,7 +102,10 @@ class _SessionLines:
 
 
 class JsonlSink(ExportSink):
-    """Writes each session into its export directory, or into ``path``."""
+    """Writes each session into its export directory, or into ``path``.
+
+    The thread of the sink writes all state.
+    """
 
     NAME = "jsonl"
     HELP = "Records as JSON lines, for sessions started with --export-type Jsonl."

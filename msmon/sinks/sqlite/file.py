@@ -1,7 +1,8 @@
-"""Opening an SQLite file for writing, also on file systems that lack what SQLite likes best.
+"""Opening an SQLite file for writing, also on file systems that lack what SQLite needs.
 
-A write-ahead log needs shared memory maps; a rollback journal still needs byte-range
-locks. Network and cluster file systems may lack either, so the modes are tried in turn.
+A write-ahead log lets others read while we write, but needs memory maps that processes share. A
+rollback journal needs only byte-range locks. Network and cluster file systems may lack either,
+so three modes are tried in turn, down to one without locks.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ READER_LIMIT_MS = 200
 """How long the end of a file waits for those who are reading it."""
 
 STATEMENT_CPU_S = 20.0
-"""CPU time after which a statement is interrupted: ours take a fraction of a second, one
-that stumbles over a planted view or a column with an endless expression never ends."""
+"""CPU time after which a statement is interrupted.
+
+Ours take a fraction of a second. One on a file where somebody planted a view or a column with an
+endless expression would never end.
+"""
 
 _OPERATIONS_PER_LOOK = 1_000_000
 _VALUE_BYTES = 128 << 20
@@ -41,6 +45,7 @@ _NO_LOCK_ERRORS = (errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
+"""Modes whose lack was logged already: once per process is enough."""
 
 
 @dataclass(frozen=True)

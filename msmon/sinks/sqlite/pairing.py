@@ -1,9 +1,13 @@
 """Collectives that not all ranks have in common are set apart when a job's session ends.
 
-msprof-analyze leaves out a whole group when one rank has one collective more than the others,
-as it happens at both ends of a session, for ranks do not start and stop as one. So, step
-by step, collectives whose number differs between the ranks of a group are moved to a
-group of their own per rank; nothing is removed.
+msprof-analyze leaves out a whole group when one rank has one collective more than the others.
+That happens at both ends of a session, because ranks do not start and stop at the same moment.
+So the number of collectives is compared step by step. Where it differs between the ranks of a
+group, that step's collectives are moved to a group of their own per rank; nothing is removed.
+
+For example rank 0 starts a little earlier and has 3 collectives of group "dp" in step 7, rank 1
+has 2. Those 5 move to "dp (unpaired on rank 0)" and "dp (unpaired on rank 1)"; the steps from
+8 on, where both have 4, stay in "dp".
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ _COLLECTIVES = """
 """
 
 Step = tuple[str, int]
-"""Group and step; step 0 holds what came before the first step marker."""
+"""Name of a group and number of a step; step 0 holds what came before the first step marker."""
 
 
 def set_apart_unpaired(paths: Sequence[Path]) -> int:
@@ -60,7 +64,10 @@ def _rows_by_step(file: sqlite3.Connection) -> dict[Step, list[int]]:
 
 
 def _unpaired(counts: Sequence[dict[Step, int]]) -> set[Step]:
-    """Return the steps of groups in which the ranks differ."""
+    """Return the steps of groups in which the ranks differ, and always step 0, which is cut off.
+
+    ``counts``: for each rank, the number of collectives of each step.
+    """
     ranks_of_group = Tally(group for item in counts for group in {group for group, _ in item})
     unpaired = set()
     for step in {step for item in counts for step in item}:

@@ -43,14 +43,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _FileKept:
+class _FileState:
     """Which file a session is written to, as its progress holds it."""
 
     path: Path
     identity: FileIdentity
 
     @classmethod
-    def of(cls, progress: Progress) -> _FileKept | None:
+    def of(cls, progress: Progress) -> _FileState | None:
         """Return what the progress holds; None for a new session. Raises SinkError if damaged."""
         if not progress.value:
             return None
@@ -67,10 +67,11 @@ class _FileKept:
 
 
 class SessionDatabase:
-    """One file. Methods raise SinkError; the object is then to be closed and made anew.
+    """The file of one session. The thread of the sink writes it.
 
-    After a failed write nothing more is committed: SQLite may have rolled back rows whose
-    sequence number would otherwise be stored as written.
+    Methods raise SinkError; the object must then be closed and made anew. After a failed write
+    nothing more is committed: SQLite may have rolled back rows, and a commit would store their
+    sequence number as written.
     """
 
     def __init__(self, session: SessionInfo, progress: Progress) -> None:
@@ -93,7 +94,7 @@ class SessionDatabase:
         touched. Raises SinkError if the file can't be written now. The sink then tries again,
         because a second file would split the session.
         """
-        kept = _FileKept.of(progress)
+        kept = _FileState.of(progress)
         if kept is None or kept.path.parent != Path(self.session.settings.log_file):
             return False
         self.path = kept.path
@@ -115,7 +116,7 @@ class SessionDatabase:
         self.path = create_session_file(self.session, "db")
         try:
             identity = identity_at(self.path)
-            progress.keep(_FileKept(self.path, identity).to_json())
+            progress.keep(_FileState(self.path, identity).to_json())
             self._open(identity)
         except BaseException:
             remove_file(self.path)  # The next attempt makes another file.

@@ -27,7 +27,12 @@ def _job_of(database: SessionDatabase) -> _Job:
 
 
 class SqliteSink(ExportSink):
-    """Writes each session into its export directory, or into ``path``."""
+    """Writes each session into its export directory, or into ``path``.
+
+    The thread of the sink writes all state. A session is in ``_open`` until its end, then in
+    ``_ended`` until the next commit; the file of a job's earlier rank is in ``_complete``
+    until the last rank of the job has ended.
+    """
 
     NAME = "sqlite"
     HELP = "Records as SQLite files, for sessions started with --export-type DB."

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -179,6 +179,43 @@ def test_a_full_queue_drops_counts_and_writes_a_gap(
     assert 500 * len(written) + dropped == 5000
     assert {gap.stage for gap in gaps} == {"sink"}
     assert sum((gap.records or {})["Kernel"] for gap in gaps) == dropped
+
+
+class OrderedSink(RecordingSink):
+    """Remembers the order of openings and batches."""
+
+    calls: ClassVar[list[str]] = []
+
+    def open_session(self, session: SessionInfo) -> SessionOutput:
+        self.calls.append(f"open {session.session_id}")
+        return SessionOutput()
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        self.gate.wait(10)
+        self.calls.append(f"write {seq}")
+
+
+def test_an_opening_does_not_wait_for_what_others_have_queued(
+    acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    OrderedSink.calls = []
+    output = Output(OrderedSink, {})
+    acknowledged.follow(output)
+    open_session(output, session(tmp_path))
+    OrderedSink.instance.gate.clear()
+    for seq in range(2, 12):
+        output.put(records(kernels(1), seq))
+    opened = threading.Event()
+    other = dataclasses.replace(session(tmp_path), session_id="session-1")
+    output.open_session(other, Owner("uid 0", 0), lambda answer: opened.set())
+    OrderedSink.instance.gate.set()
+    assert opened.wait(10)
+    acknowledged.wait(11)
+    output.close(5)
+    assert OrderedSink.calls.index("open session-1") <= OrderedSink.calls.index("write 3")
+    assert [call for call in OrderedSink.calls if "write" in call] == [
+        f"write {seq}" for seq in range(2, 12)
+    ]
 
 
 def test_a_session_that_was_given_up_and_comes_back_goes_on(

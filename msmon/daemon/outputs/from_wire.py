@@ -1,0 +1,70 @@
+"""What the outputs get of each message of a session's stream."""
+
+from __future__ import annotations
+
+import time
+
+from msmon.bus.messages import (
+    GapReport,
+    Message,
+    Records,
+    SessionClosed,
+    SessionNote,
+    WindowReport,
+)
+from msmon.daemon.outputs.delivery import (
+    BatchDelivery,
+    Closing,
+    Delivery,
+    GapDelivery,
+    NoteDelivery,
+    WindowDelivery,
+)
+from msmon.records.kinds import ActivityKind
+from msmon.records.window_header import WindowHeader
+from msmon.sessions import DropStage, Gap
+
+MAX_WINDOW_BYTES = 8 << 20
+"""A window has at most 1,000 names per kind: some 400 bytes each, 2 MiB in a large job."""
+
+_KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
+
+
+def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
+    """Return the delivery for a message other than the opening of a session.
+
+    What can't be passed on, for example a window that is too large, becomes a gap.
+    """
+    if isinstance(message, Records):
+        return _records_delivery(message, payload)
+    if isinstance(message, WindowReport):
+        if sum(map(len, payload)) > MAX_WINDOW_BYTES:
+            reason = "a window with too many rows"
+            gap = Gap(
+                DropStage.DECODE, message.start_ns, message.end_ns, dict(message.kept), reason
+            )
+            return GapDelivery(message.session_id, message.seq, gap)
+        header = WindowHeader(**message.header_fields())
+        return WindowDelivery(message.session_id, message.seq, header, payload)
+    if isinstance(message, GapReport):
+        return GapDelivery(message.session_id, message.seq, message.gap)
+    if isinstance(message, SessionNote):
+        value = message.value or b"".join(payload).decode("utf-8", "replace")
+        return NoteDelivery(message.session_id, message.seq, message.key, value)
+    assert isinstance(message, SessionClosed)
+    return Closing(message.session_id, message.seq, message.end)
+
+
+def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:
+    """Return a batch, or a gap for one of a kind that is not known here.
+
+    Refusing it would have the agent send it again for ever.
+    """
+    session_id, seq, count = message.session_id, message.seq, max(0, message.count)
+    if message.kind in _KNOWN_KINDS:
+        return BatchDelivery(session_id, seq, message.kind, count, payload)
+    now_ns = time.time_ns()
+    lost = {f"kind {message.kind}": count}
+    return GapDelivery(
+        session_id, seq, Gap(DropStage.DECODE, now_ns, now_ns, lost, "unknown to the daemon")
+    )

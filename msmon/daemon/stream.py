@@ -1,0 +1,78 @@
+"""What the daemon knows of one session's stream: whose it is, what it is called, how far it is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.owners import Owner
+from msmon.daemon.access.roles import Role
+from msmon.daemon.outputs.session import OpenAnswer
+from msmon.daemon.registry import Process
+from msmon.errors import CommandRefused
+from msmon.sessions import SessionInfo
+
+MAX_ID_CHARACTERS = 48
+"""An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
+
+
+@dataclass
+class Stream:
+    """One session of one process. Only :class:`Streams <msmon.daemon.streams.Streams>` changes it.
+
+    Times are on the monotonic clock.
+    """
+
+    session: SessionInfo
+    """Under the daemon's id for it (:func:`daemon_id`)."""
+    process: Process
+    agent_id: str
+    """What its agent calls it."""
+    last_seq: int = 1
+    safe_seq: int = 0
+    opened: OpenAnswer | None = None
+    """Files that it writes, or why its export can't be opened; None: not known yet."""
+    problem: str = ""
+    closed: bool = False
+    lost: bool = False
+    """Closed by the daemon, because the process vanished."""
+    closed_s: float = 0.0
+
+    @property
+    def owner(self) -> Owner:
+        """Whose data it is."""
+        return owner_of(self.process.peer)
+
+    def continue_with(self, process: Process) -> None:
+        """Go on with a process that says it is the one of this stream.
+
+        After a long absence the same process is a new object. Raises CommandRefused when it is
+        another process, or has other credentials.
+        """
+        former = self.process
+        known = (former.info.key, former.peer.credential)
+        if former is not process and (process.info.key, process.peer.credential) != known:
+            raise CommandRefused(f"session {self.agent_id} belongs to another process")
+        self.process = process
+
+
+def owner_of(peer: Peer) -> Owner:
+    """Return who owns what comes from a peer."""
+    return Owner(peer.owner, peer.uid)
+
+
+def daemon_id(peer: Peer, session_id: str) -> str:
+    """Return what the daemon calls a session that a peer opens as ``session_id``.
+
+    The owner is a part of it, so nobody can take an id before the owner does, not even after
+    a restart of the daemon: "9f…" is "9f…-1000" for user 1000. Operators keep their ids. Raises
+    CommandRefused for an id that is too long for that.
+    """
+    if peer.role is Role.OPERATOR:
+        return session_id
+    if len(session_id) > MAX_ID_CHARACTERS:
+        raise CommandRefused("the session's id is too long")
+    if peer.uid >= 0:
+        return f"{session_id}-{peer.uid}"
+    return f"{session_id}-{hashlib.sha256(peer.owner.encode()).hexdigest()[:8]}"
