@@ -5,6 +5,7 @@ Uses the C library double of the tests, so it needs a C compiler named cc. Measu
 - CPU seconds of the collector's thread per million records, with statistics for every operator,
   without and with a filter. The baseline is a loop that reads one ctypes structure per record
   and only sums durations;
+- the same for markers, which are paired to ranges first, as a multiple of a kernel's cost;
 - how much slower a Python loop that never releases the GIL runs while the agent collects
   100,000 records per second. The agent is on and off in turns, with the same records;
 - CPU time of an agent that has no work and no daemon, and the time of one step();
@@ -65,8 +66,8 @@ class Recording:
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
 
-    def start(self, records_per_second: int) -> None:
-        kinds = (ctypes.c_uint32 * 1)(ActivityKind.Kernel)
+    def start(self, records_per_second: int, kind: ActivityKind = ActivityKind.Kernel) -> None:
+        kinds = (ctypes.c_uint32 * 1)(kind)
         self._library.double_start_recording(
             ctypes.c_size_t(1),
             ctypes.c_uint64(records_per_second),
@@ -125,16 +126,21 @@ class Agent:
 # --- processor time ----------------------------------------------------------------------------
 
 
-def cpu_per_million(agent: Agent, recording: Recording, filter_text: str) -> float:
-    agent.command("monitor.start", kinds="Kernel", filter=filter_text, report_interval_s=1.0)
-    recording.start(CPU_RATE)
+def cpu_per_million(
+    agent: Agent,
+    recording: Recording,
+    filter_text: str = "",
+    kind: ActivityKind = ActivityKind.Kernel,
+) -> float:
+    agent.command("monitor.start", kinds=kind.name, filter=filter_text, report_interval_s=1.0)
+    recording.start(CPU_RATE, kind)
     time.sleep(1.0)
     before = agent.collector.state
     time.sleep(CPU_SECONDS)
     after = agent.collector.state
     recording.stop()
     agent.command("monitor.stop")
-    records = after.counts.received["Kernel"] - before.counts.received["Kernel"]
+    records = after.counts.received[kind.name] - before.counts.received[kind.name]
     return (after.cpu_s - before.cpu_s) / records * 1e6
 
 
@@ -263,16 +269,19 @@ def measure_all(recording: Recording) -> None:
     agent = Agent()
     growth, left, rate = memory_growth(agent, recording)
     print(f"memory at {rate:,.0f} records/s: +{growth:.0f} MiB, when idle +{left:.0f} MiB")
-    plain = cpu_per_million(agent, recording, "")
+    plain = cpu_per_million(agent, recording)
     filtered = cpu_per_million(agent, recording, FILTER)
+    markers = cpu_per_million(agent, recording, kind=ActivityKind.Marker)
     by_record = cpu_per_million_by_record(recording)
     print(f"CPU seconds per million records: {plain:.3f}, with a filter {filtered:.3f}")
+    print(f"the same for markers: {markers:.3f}")
     print(f"the same by ctypes, record by record: {by_record:.3f}")
     ratio, noise = slow_down(agent, recording)
     print(f"speed of a GIL-bound loop, agent on / off: {ratio:.4f} (off / off: {noise:.4f})")
     print(f"RATIO cpu_by_record_over_agent {by_record / plain:.2f}")
     print(f"RATIO cpu_by_record_over_agent_with_filter {by_record / filtered:.2f}")
     print(f"RATIO cpu_budget_over_agent {CPU_BUDGET_S / plain:.2f}")
+    print(f"RATIO cpu_kernel_over_marker {plain / markers:.3f}")
     print(f"RATIO loop_speed_agent_on_over_off {ratio:.4f}")
     print(f"RATIO idle_budget_over_idle {IDLE_BUDGET / idle:.2f}")
     print(f"RATIO memory_budget_over_growth {MEMORY_BUDGET_MIB / growth:.2f}")
