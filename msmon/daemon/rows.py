@@ -53,6 +53,7 @@ def status_row(
     stream = streams.get(session_id) if session_id else None
     counts = status.counts
     alive = process.life is Life.LIVE
+    silent_s = max(0.0, now_s - process.last_seen_s)
     row = StatusRow(
         **identity(process, peer),
         state=status.state if alive else ProcessState(process.life.value),
@@ -63,9 +64,9 @@ def status_row(
         untimed=counts.untimed,
         drops=merged_drops(counts.drops, outputs.drops(session_id) if stream else {}),
         files=list(outputs.files(session_id)) if stream else [],
-        last_seen_s=round(max(0.0, now_s - process.last_seen_s), 3),
+        last_seen_s=round(silent_s, 3),
         step=status.step,
-        step_age_s=status.step_age_s,
+        step_age_s=_step_age_s(status, 0.0 if alive else silent_s),
         cpu_s=status.cpu_s,
         flush_age_s=status.flush_age_s,
         unavailable_kinds=status.unavailable_kinds,
@@ -76,6 +77,11 @@ def status_row(
         version=process.version,
     )
     return row if peer.may_command(process.peer) else _for_strangers(row)
+
+
+def _step_age_s(status: Status, silent_s: float) -> float:
+    """Return the age of the last step; of a process that is gone it grows while it is silent."""
+    return status.step_age_s if status.step_age_s < 0 else round(status.step_age_s + silent_s, 3)
 
 
 def _problem(status: Status, stream: Stream | None) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
 from msmon.bus.messages import Status
-from msmon.bus.rows import StatusRow, TraceRow
+from msmon.bus.rows import OutputRow, StatusRow, TraceRow
 from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
-from msmon.daemon.registry import Process
+from msmon.daemon.registry import Life, Process
 from msmon.daemon.rows import foreign_row, output_row, status_row
 from msmon.sessions import MonitorSettings, ProcessInfo
 
@@ -38,7 +39,7 @@ def process() -> Process:
 
 
 def row_for(peer: Peer) -> StatusRow:
-    streams = SimpleNamespace(get=lambda _: None)
+    streams = SimpleNamespace(get=lambda _: None, id_of=lambda _, session_id: session_id)
     return status_row(process(), peer, streams, SimpleNamespace(), 1.0)
 
 
@@ -62,6 +63,17 @@ def test_a_refusal_tells_no_command_line():
 
 
 def test_paths_of_outputs_are_for_operators():
-    facts = {"name": "jsonl", "options": {"path": "/home/alice"}, "problem": "/home/alice is full"}
-    assert "/home/alice" not in repr(output_row(facts, STRANGER))
-    assert output_row(facts, OPERATOR).problem == "/home/alice is full"
+    row = OutputRow("jsonl", {"path": "/home/alice"}, problem="/home/alice is full")
+    assert "/home/alice" not in repr(output_row(row, STRANGER))
+    assert output_row(row, OPERATOR).problem == "/home/alice is full"
+
+
+def test_the_last_step_of_a_process_that_fell_silent_grows_older():
+    silent = process()
+    silent.status = dataclasses.replace(silent.status, step=41, step_age_s=0.5)
+    streams = SimpleNamespace(get=lambda _: None, id_of=lambda _, session_id: session_id)
+    ages = {}
+    for silent.life in Life:
+        row = status_row(silent, OWNER, streams, SimpleNamespace(), 32.0)
+        ages[silent.life] = row.step_age_s
+    assert ages == {Life.LIVE: 0.5, Life.LOST: 32.5, Life.ENDED: 32.5}

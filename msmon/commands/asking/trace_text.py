@@ -40,7 +40,8 @@ def outcome_text(trace: TraceRow) -> str:
     text = str(trace.state)
     if trace.captured:
         first, last = trace.captured[0], trace.captured[-1]
-        text += f", captured step {first}" if first == last else f", captured {first} to {last}"
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        text += f", captured {steps}"
     return f"{text}: {trace.reason}" if trace.reason else text
 
 

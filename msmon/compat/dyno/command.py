@@ -7,7 +7,6 @@ than there: ``--job-id`` and ``--pids`` work, and an update changes what is type
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -189,7 +188,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -94,8 +94,8 @@ def test_waiting_shows_each_change_and_the_files(answers, run):
         "rank 0 node:11: accepted: accepted",
         "rank 0 node:11: ready, steps 10 to 11",
         "rank 0 node:11: running, steps 10 to 11",
-        "rank 0 node:11: done, captured 10 to 11",
-        "rank 0 node:11: ok: done, captured 10 to 11",
+        "rank 0 node:11: done, captured steps 10 to 11",
+        "rank 0 node:11: ok: done, captured steps 10 to 11",
         "  /o/a.json",
     ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from fixtures.rows import answer_row, daemon_row, status_row
@@ -201,3 +203,12 @@ def test_without_a_daemon_it_fails(run, monkeypatch, tmp_path):
     code, out, errors = run("status")
     assert (code, out) == (1, "")
     assert "no daemon" in errors
+
+
+def test_the_package_can_be_run_and_warns_of_nothing():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "msmon.compat.dyno", "--help"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: msmon-dyno")
