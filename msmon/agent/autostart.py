@@ -16,8 +16,8 @@ from msmon.agent.ranks import evidence as ranks
 
 FRAMEWORKS = ("torch", "mindspore")
 
-
 _done = False
+"""Whether :func:`start` has run. Written by the thread that starts the interpreter."""
 
 
 def start() -> None:

@@ -1,8 +1,8 @@
 """The thread that makes every MSPTI call and decodes.
 
-It waits for commands; while a session runs it also wakes a few times per second.
-An MSPTI call may block for long: nobody waits for this thread, and ``stuck_in``
-tells others in which call it is.
+It waits for commands; while a session runs it also wakes a few times per second to read what
+was recorded. An MSPTI call may block for minutes, so no other thread waits for this one without
+a limit, and ``stuck_in`` tells in which call it is.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ _REASONS = {
 
 
 class LossReports:
-    """Gaps of one session, before its records reach the uplink.
+    """Reports the gaps of one session that arise before its records reach the uplink.
 
-    Times come in on the monotonic clock; ``wall_ns`` turns them into the wall clock's.
+    Written by the collector's thread only. Times are given on the monotonic clock; ``wall_ns``
+    turns them into ns since 1970.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class Monitoring:
         """IDLE, STARTING, MONITORING, PAUSED or STOPPING."""
         self.session: MonitoringSession | None = None
         self.problem = ""
-        """What keeps this process from being monitored, if anything."""
+        """Why this process can't be monitored, or how the last session failed; empty if neither."""
         self.library = ""
         """Which MSPTI library is in use and why."""
         self.last_counts = Counts()

@@ -1,4 +1,4 @@
-"""What the agent says to a command that has begun, changed or ended a session."""
+"""Answers to commands that have begun, changed or ended a session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The blocking connection that a command has to a daemon.
 
-Every way in which it can fail has its own message, within the time-out; leaving the
-context never waits.
+Each way in which it can fail raises an error with its own text and next step, within the
+time-out. Leaving the context never waits.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from msmon.errors import (
 _REFUSED_ATTEMPTS = 4
 """Attempts at an address where nothing listens; a daemon that restarts needs a moment."""
 _SUSPICIOUS_AFTER_S = 2.0
-"""A handshake that takes longer is looked into: the whole time-out would be wasted."""
+"""After this time without a handshake the socket is asked for its greeting: a program that is no
+ZeroMQ server sends none, and waiting for the whole time-out would be of no use."""
 
 
 class Client:
-    """A connection to the daemon at ``endpoint``; use it as a context manager.
+    """A connection to the daemon at ``endpoint``; use it as a context manager, on one thread.
 
     Entering raises DaemonUnreachable, HandshakeRefused or ProtocolMismatch.
     """

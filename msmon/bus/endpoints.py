@@ -2,7 +2,7 @@
 
 The local endpoint is a socket file in a runtime directory, with the daemon's public
 key beside it. A client looks in its own user's directory, then in the system's. A place that
-others could have prepared is passed over, and said so (see :mod:`msmon.bus.trust`).
+others could have prepared is passed over, with a warning (see :mod:`msmon.bus.trust`).
 """
 
 from __future__ import annotations

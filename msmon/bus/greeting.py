@@ -1,8 +1,8 @@
-"""Asking a listening socket how it is secured, before any key is involved.
+"""Asks a listening socket how it is secured, without a key.
 
-libzmq hangs up on a peer with another mechanism or a wrong key without a word, and
-whether its monitor learns the reason depends on timing. The greeting of ZMTP 3.x
-(RFC 23) always names the mechanism, once half of ours is sent.
+libzmq closes the connection of a peer with another mechanism or a wrong key, and whether its
+monitor tells which of the two it was depends on timing. The greeting of ZMTP 3.x (RFC 23)
+always names the mechanism. A server sends it whole once it has the first half of ours.
 """
 
 from __future__ import annotations

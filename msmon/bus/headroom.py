@@ -1,8 +1,8 @@
-"""Whether this process can still have what a socket needs, and where it must not land.
+"""Checks, before a socket is made, that this process has what libzmq needs for it.
 
-libzmq ends the whole process where it gets no descriptor for an epoll set or no thread.
-In a training job that must not happen on our account, so we look before we ask. Nor may it
-get a descriptor that the job writes to: see :func:`hold_standard_descriptors`.
+libzmq aborts the whole process when it gets no descriptor for an epoll set or can't start a
+thread. That must not happen to a training job, so both are tried first. Nor may libzmq get a
+descriptor that the job writes to: see :func:`hold_standard_descriptors`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import threading
 from msmon.errors import BusError
 
 DESCRIPTORS = 16
-"""libzmq takes six for a first socket, four for its watch and connection."""
+"""libzmq takes six for the first socket of a process and four for its watch and connection; the
+rest is for what the job opens at the same moment."""
 
 THREADS = 2
 """Its own: one for input and output, one that closes sockets."""

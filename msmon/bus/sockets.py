@@ -1,7 +1,8 @@
 """The two functions that make every socket, and the watch over a connection.
 
-Whatever applies to all sockets (CURVE, limits, time-outs) is set here and nowhere
-else, before bind or connect, since libzmq ignores most of it afterwards.
+CURVE, limits and time-outs of every socket are set here and nowhere else, so that no socket can
+be made without them. They are set before bind or connect, because libzmq ignores most of them
+afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ which trusts the daemon, has no limit: libzmq 4.3.5 aborts the process, which ma
 training job, when a ping is due on a broken connection whose receive queue is full."""
 _PING_MS = 4_000
 _PING_LOST_MS = 10_000
-"""Only the connecting side pings; the other side hangs up when that stops."""
+"""Only the connecting side pings. The other side closes the connection when no ping comes."""
 _HANDSHAKE_LIMIT_MS = 5_000
 _RECONNECT_MS = 100
 _RECONNECT_LIMIT_MS = 2_000
@@ -143,7 +144,8 @@ def mechanism_mismatch(secured: bool) -> LinkEvent:
 class HandshakeWatch:
     """The socket monitor of one connecting socket.
 
-    Register ``socket`` with a poller and call :meth:`events` when it is readable. Where
+    Used on the thread of the watched socket. Register ``socket`` with a poller and call
+    :meth:`events` when it is readable. Where
     ``daemon_uids`` says as whom a daemon may run, each connection's other end is asked for its
     user (see :mod:`msmon.bus.trust`), and a stranger is refused before anything is sent.
     """

@@ -21,14 +21,15 @@ _RECEIVED_PER_TURN = 64
 
 
 class ConnectionLost(Exception):
-    """The connection is of no more use; a new one may be."""
+    """This connection has ended or never came about. A new one may succeed."""
 
 
 class Connection:
-    """A DEALER with the watch over it, used on one thread; a context manager.
+    """A DEALER socket with its :class:`~msmon.bus.sockets.HandshakeWatch`; a context manager.
 
-    Frames that the socket does not take at once are kept and sent first next time.
-    Whatever comes into ``notices`` ends :meth:`wait`.
+    Used and written by the link's thread only. Frames that the socket does not take at once
+    stay in ``backlog`` and are sent first next time, so messages keep their order. A notice
+    from another thread ends :meth:`wait`.
     """
 
     def __init__(self, context: zmq.Context[Any], endpoint: Endpoint, notices: Notices) -> None:
@@ -82,7 +83,7 @@ class Connection:
         return connected
 
     def received(self) -> Iterator[Envelope]:
-        """Yield the messages that have arrived; what is no valid one is refused.
+        """Yield the messages that have arrived. An invalid one is answered with a refusal.
 
         Raises ConnectionLost when the daemon speaks another protocol.
         """
@@ -119,5 +120,5 @@ class Connection:
         return True
 
     def leave(self, limit_ms: int) -> None:
-        """Have the socket send what it has taken, for so long at most, after its close."""
+        """Let the socket go on sending what it has taken, at most so long after its close."""
         self._socket.setsockopt(zmq.LINGER, limit_ms)

@@ -1,4 +1,4 @@
-"""Batches as payload frames: only the texts that they use, and no frame too long."""
+"""Turns batches into payload frames that hold only the texts they use and are not too long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Commands that the daemon has sent and that are not answered yet.
 
-The link accepts them and answers in time even when the collector can't: a call
-into MSPTI may block for as long as it likes.
+The collector carries them out and answers. When it can't, because a call into MSPTI does not
+return, the link answers in its place, so that whoever asked is not left waiting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _REPEATED = Answer(True, "received before, through the framework")
 
 @dataclass
 class PendingCommand:
-    """A command on its way to the collector: either begun there or cancelled here."""
+    """A command on its way to the collector.
+
+    Either the collector begins it or the link cancels it. Whoever takes ``_fate`` first has
+    decided, and nobody gives it back.
+    """
 
     message_id: str
     action: str
@@ -44,9 +48,10 @@ class PendingCommand:
 
 
 class SeenRequests:
-    """Requests that have reached this process; each is carried out once, from any thread.
+    """The ids of requests that have reached this process, so that each is carried out once.
 
-    The same one may come from the daemon and through the framework, there once per step.
+    The same request may come from the daemon and through the framework. MindSpore hands it over
+    again at every step. Written by any thread, under ``_lock``.
     """
 
     def __init__(self) -> None:
@@ -67,7 +72,10 @@ class SeenRequests:
 
 
 class PendingCommands:
-    """Used on the link's thread only. ``stuck_in`` says in which call the collector hangs."""
+    """The commands that still need an answer. Written by the link's thread only.
+
+    ``stuck_in`` returns the call in which the collector hangs; empty if it does not.
+    """
 
     def __init__(
         self,
@@ -96,11 +104,11 @@ class PendingCommands:
         self._submit(pending)
 
     def answered(self, message_id: str) -> bool:
-        """Strike a command off; False when it had been answered already."""
+        """Forget a command because its answer is here; False when it was answered before."""
         return self._commands.pop(message_id, None) is not None
 
     def overdue(self) -> list[tuple[str, Answer]]:
-        """Return answers for commands that the collector can't answer in time, or need not."""
+        """Return answers to commands that came twice or that the collector won't answer in time."""
         repeated, self._repeated = self._repeated, []
         return [(message_id, _REPEATED) for message_id in repeated] + self._late()
 

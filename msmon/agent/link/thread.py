@@ -1,9 +1,9 @@
 """The thread that owns the socket to the daemon.
 
-It greets, sends heartbeats and what the collector leaves for it, and takes commands.
-It never calls MSPTI, so it answers even when the collector can't. The daemon may
-come later than the job, go away, and come back: a new socket is made for ever, with
-a growing pause in between.
+It greets the daemon, sends heartbeats and what the collector leaves for it, and takes commands.
+It never calls MSPTI, so it can answer while such a call blocks the collector. The daemon may
+start later than the job, stop, and start again. So the link makes a new socket again and
+again, with a growing pause in between, until the job ends.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from msmon.threads import start_without_signals
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 REFUSED_PAUSE_S = 10.0
-"""Before the next hello when the daemon is there and does not want something from us."""
+"""Pause before the next hello after the daemon has refused something."""
 
 CONNECT_LIMIT_S = 2.0
-"""Then the endpoint is looked up again: a new daemon may have another key."""
+"""A connection is given up after this time and the endpoint looked up again, because a new
+daemon may have another key."""
 
 GREETING_LIMIT_S = 5.0
 SHORTEST_HEARTBEAT_S = 0.05
@@ -57,10 +58,11 @@ _PENDING_CHECK_S = 0.5
 
 
 class Link:
-    """The link's thread.
+    """The thread and its state, which it alone writes, except ``_end_by_s``.
 
-    ``endpoint`` is asked before every connection; ``hello`` and ``status`` make the
-    messages with what is true at that moment.
+    ``_end_by_s`` is set once, by the thread that ends the agent. ``endpoint`` is called before
+    every connection, ``hello`` and ``status`` before those messages are sent; all three on this
+    thread.
     """
 
     def __init__(
@@ -198,7 +200,8 @@ class Link:
             connection.send(answer, message_id)
         now_s = time.monotonic()
         if self._greet_again_s and now_s >= self._greet_again_s:
-            # perhaps it has forgotten us: a job can be suspended for longer than it remembers
+            # A job may be suspended for longer than the daemon remembers it. Then the daemon
+            # refuses its messages until it says hello again.
             self._greet(connection)
             self._begin()
         if self._notices.take_changed() or now_s >= self._next_heartbeat_s:

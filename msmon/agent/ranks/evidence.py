@@ -1,8 +1,8 @@
-"""Which processes are ranks: decided from evidence, never from the name of a program.
+"""Decides which processes are ranks, from the environment and the command line.
 
-A rank trains or serves; there is one per device. Launchers, DataLoader and compile
-workers and other children run Python in nearly the same environment. What tells them
-apart:
+A rank trains or serves; there is one per device. Launchers, DataLoader workers, compile
+workers and other children run Python in nearly the same environment. The name of a program
+tells nothing, because a site may use its own launcher. These rules tell them apart:
 
 * A launcher that numbers its processes also gives each its place on the node, or starts
   several there. Such a process is a rank from the start.
@@ -10,10 +10,19 @@ apart:
   of each node that way (``srun torchrun``, the pods of a PyTorchJob). Such a process, like
   one without any number, becomes a rank when it first trains: at its first step, or when
   its framework calls in.
-* A rank leaves a mark in its environment when its agent starts. Who inherits the mark
-  together with the rank's variables was started by it, and is no rank.
+* A rank leaves a mark in its environment when its agent starts. A process that inherits the
+  mark together with the rank's variables was started by that rank, and is no rank.
 
-Standard library only: every Python process of a job passes through here.
+Examples:
+
+* ``torchrun --nproc-per-node 8 train.py``: the launcher has no RANK and makes no step. The
+  eight children have RANK and LOCAL_RANK, so each is a rank at once.
+* ``srun torchrun …``: the launcher itself has SLURM_PROCID. It makes no step, so it never
+  becomes a rank.
+* ``python train.py`` without a launcher: it is a rank from its first step on.
+* A DataLoader worker of a rank: it has RANK and the mark of its parent, so it is none.
+
+Only the standard library is imported, because every Python process of a job loads this module.
 """
 
 from __future__ import annotations
@@ -55,7 +64,7 @@ JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "LSB_JOBID", "PBS_JOBID"
 NO_JOB = {"", "none"}
 """torchrun sets TORCHELASTIC_RUN_ID to "none" where no --rdzv-id was given."""
 MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MS_SCHED_HOST", "MS_SCHED_PORT")
-"""Where the ranks of a launch find each other."""
+"""Address at which the ranks of a launch find each other."""
 
 MARK = "MSMON_RANK_PROCESS"
 """Set in the environment of a rank: its pid, start time and a digest of its rank variables."""
@@ -85,7 +94,7 @@ def is_rank(environ: Mapping[str, str]) -> bool:
 
 
 def is_evident(environ: Mapping[str, str], command_line: Sequence[str]) -> bool:
-    """Whether this process is a rank beyond doubt, before it has done anything."""
+    """Whether this process is certainly a rank, judged before its script has run."""
     if is_multiprocessing_child(command_line) or not is_rank(environ):
         return False
     placed = first_number(environ, ("RANK",), -1) >= 0 <= first_number(environ, ("LOCAL_RANK",), -1)
@@ -155,7 +164,7 @@ def command_line() -> list[str]:
 
 
 def _rank_digest(environ: Mapping[str, str]) -> str:
-    # nothing else: programs change MASTER_PORT and the like as they go
+    # Only these variables: programs change others, such as MASTER_PORT, while they run.
     names = (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES)
     return _digest({name: environ[name] for name in names if name in environ})
 

@@ -1,9 +1,10 @@
-"""The communicators of this process, for reports that tell collectives of groups apart.
+"""Reads the communicators of this process, so that a report can name the group of a collective.
 
-Read from frameworks that are loaded already, outside the training thread. Sources:
-``torch.distributed.distributed_c10d._world`` and torch_npu's ``profiler_interface.py``;
-``mindspore.communication`` as MindSpore's ``profiler_meta_data.py`` uses it. Nothing here
-makes a communicator.
+Only frameworks that are loaded already are asked, on the collector's thread. Nothing here makes
+a communicator, because that is a collective operation and would wait for the other ranks.
+Sources: ``torch.distributed.distributed_c10d._world`` and torch_npu's
+``profiler_interface.py``; ``mindspore.communication`` as MindSpore's ``profiler_meta_data.py``
+uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ group ends at this very moment."""
 
 
 class GroupWatch:
-    """Looks for groups early, now and then, and at the end. Used on one thread."""
+    """Looks for groups every few seconds and at the end of a session.
+
+    Written by the collector's thread only.
+    """
 
     def __init__(self) -> None:
         self._known = ""

@@ -1,7 +1,7 @@
 """Who this process is: rank, job, container, framework.
 
-Everything is read from the environment and from /proc of this very process; a value
-that can't be read stays unknown.
+Everything is read from the environment and from /proc/self. A value that can't be read stays
+unknown: the agent must start all the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The step counter: what the training loop pays for is one addition and one clock read."""
+"""The step counter. A step costs the training loop one addition and one look at the clock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ _RATE_SPAN_S = 1.0
 
 
 class StepCounter:
-    """Counts training steps; advanced by the training thread, read by the agent's.
+    """Counts training steps. Any thread may read it.
+
+    Written by the thread that trains, except ``at_boundary`` (the tracer) and what
+    :meth:`measure` writes (the link's thread).
 
     ``at_boundary``, where set, is called on the training thread after each step that was
-    counted. ``explicit``: the job calls ``msmon.step()``, so hooks into frameworks are silent.
+    counted. ``explicit``: the job calls ``msmon.step()``, so steps seen by hooks don't count.
     ``step_s``: mean seconds per step, 0 when unknown; see :meth:`measure`.
     """
 
@@ -70,7 +73,7 @@ class StepCounter:
         return time.monotonic() - self.last_monotonic_s if self.last_monotonic_s else -1.0
 
     def measure(self) -> None:
-        """Update ``step_s``, the mean time of the latest steps; for one caller, now and then."""
+        """Update ``step_s``, the mean time of the latest steps. Called with each heartbeat."""
         count, last_s = self.count, self.last_monotonic_s
         steps, span_s = count - self._base_count, last_s - self._base_s
         if self._base_s and steps > 0 and span_s > 0:

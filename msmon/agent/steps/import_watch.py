@@ -1,7 +1,8 @@
 """Runs something right after a module has been imported, without importing it.
 
-A finder at the head of ``sys.meta_path`` finds nothing itself: for the few modules it
-waits for, it lets the other finders search and adds a call after the module's code.
+A finder is put at the head of ``sys.meta_path``. For the few modules that it waits for, it asks
+the other finders and extends what they find by a call after the module's code. For any other
+module it finds nothing, so that the import goes on as ever.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ OnImport = Callable[[ModuleType], None]
 class ImportWatch(MetaPathFinder):
     """Calls ``on_import[name]`` once per module, on the thread that imports it.
 
-    ``report`` gets what a call raises; the import goes on.
+    Written by threads that import, each for the module whose import lock it holds.
+    ``report`` gets the text of what a call raises; the import goes on.
     """
 
     def __init__(self, on_import: dict[str, OnImport], report: Callable[[str], None]) -> None:
@@ -41,7 +43,7 @@ class ImportWatch(MetaPathFinder):
         """Return the spec that the other finders have, extended; None for other modules."""
         if name not in self._waiting or name in self._searching:
             return None
-        self._searching.add(name)  # another watch may ask us in turn
+        self._searching.add(name)  # another watch asks all finders too, so us again
         try:
             return self._found_by_others(name, path, target)
         finally:
@@ -66,7 +68,7 @@ class ImportWatch(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # another watch may have done it
+            vars(loader).pop("exec_module", None)  # another watch may have removed it
             execute(module)
             self._call(name, module)
 

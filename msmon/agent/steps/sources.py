@@ -22,8 +22,8 @@ WORKERS = {
     "vllm_ascend.worker.worker": "NPUWorker",
 }
 """Module → class of vLLM (0.23) and vllm-ascend (0.11 and 0.23) whose ``execute_model`` is one
-step: a forward of the whole model. No token to compute, no step. Where sampling is a call of its
-own, it belongs to the next step."""
+step: a forward of the whole model. A call without tokens to compute is no step. Where vLLM samples
+in a call of its own, that time counts for the next step."""
 
 _inside = threading.local()
 

@@ -1,9 +1,9 @@
 """What the Ascend profilers of torch_npu and MindSpore have in common.
 
-Both write raw data into a new directory and parse it afterwards. Parsing is done by a
-process of its own: it can't hold up a step through the GIL, and it works in workers that
-may not have children of multiprocessing. Both print what goes wrong and raise nothing
-(``no_exception_func``), so what was written is looked at.
+Both write raw data into a new directory and parse it afterwards. We parse in a process of its
+own, for two reasons: it does not hold the GIL while the job makes steps, and it works in daemonic
+processes, to which multiprocessing allows no children. Both profilers print errors and raise
+nothing (``no_exception_func``), so a trace counts as written only if its files are there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTPUT_DIRECTORY = "ASCEND_PROFILER_OUTPUT"
 """Where parsing puts its results, inside the directory of the raw data."""
 
 NOT_INHERITED = ("MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON")
-"""Variables that would make the parsing process a rank."""
+"""Variables that would start an agent in the parsing process."""
 
 _SHOWN_CHARACTERS = 300
 
@@ -60,12 +60,16 @@ NEEDS: dict[str, Need] = {
     "mstx_domain_include": _MARKERS,
     "mstx_domain_exclude": _MARKERS,
 }
-"""Options that both frameworks put back to their defaults without another one: torch_npu in
-``experimental_config.py``, MindSpore in ``profiler_parameters.py``."""
+"""Options that both frameworks silently reset to their defaults unless another one is given:
+torch_npu in ``experimental_config.py``, MindSpore in ``profiler_parameters.py``."""
 
 
 class AscendBackend:
-    """See :class:`msmon.agent.tracing.backend.Backend`; subclasses name the framework's parts."""
+    """See :class:`msmon.agent.tracing.backend.Backend`; subclasses name the framework's parts.
+
+    Written by the thread that steps, or by the one that ends the process (never both at a time,
+    see :class:`~msmon.agent.tracing.tracer.Tracer`).
+    """
 
     name: str = ""
     OPTIONS: ClassVar[Mapping[str, Keywords]] = {}
@@ -79,7 +83,9 @@ class AscendBackend:
     def __init__(self, plan: TracePlan) -> None:
         module, options = self._module(), plan.options
         self._plan = plan
-        self._directory = os.path.realpath(plan.directory)  # links are refused
+        self._directory = os.path.realpath(
+            plan.directory
+        )  # both profilers refuse a path with a link
         self._profiler: Any = None
         self._before: set[str] = set()
         self._step = self._first = 0

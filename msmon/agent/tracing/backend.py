@@ -20,14 +20,15 @@ OUR_OPTIONS = frozenset(
         *("log_file", "analyse", "async_mode"),
     }
 )
-"""Options that are the same for every backend and none of the profiler's business."""
+"""Options that the tracer carries out itself; no profiler is told of them."""
 
 BACKENDS = {
     "torch_npu": ("msmon.agent.tracing.torch_npu_backend", "TorchNpuBackend"),
     "mindspore": ("msmon.agent.tracing.mindspore_backend", "MindSporeBackend"),
     "torch": ("msmon.agent.tracing.torch_backend", "TorchBackend"),
 }
-"""Imported framework → its backend; the first one that is loaded is used."""
+"""Framework → its backend. The first that the job has imported is used: torch_npu before torch,
+because a job of torch_npu imports both."""
 
 
 class Backend(Protocol):

@@ -22,7 +22,7 @@ NO_STEP_HINT_S = 10.0
 
 
 class TraceControl:
-    """Carries out trace commands on the collector's thread."""
+    """Carries out trace commands on the collector's thread. It has no state of its own."""
 
     def __init__(self, tracer: Tracer, steps: StepCounter, identity: ProcessInfo) -> None:
         self._tracer = tracer

@@ -1,8 +1,8 @@
 """Traces by torch.profiler (CPU and GPU): one Chrome trace per rank.
 
-The low-level profiler is used and the step annotations are made here, so that the
-numbers are the training's own. Writing releases the GIL (torch/csrc/autograd/init.cpp),
-so it can go on beside the training.
+torch.profiler's own schedule counts steps from 0. So its low-level part is used, and the step
+annotations are made here with the numbers of the training. Writing the file releases the GIL
+(torch/csrc/autograd/init.cpp), so the training can go on meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def _torch() -> Any:
 
 
 class TorchBackend:
-    """See :class:`msmon.agent.tracing.backend.Backend`."""
+    """See :class:`msmon.agent.tracing.backend.Backend`.
+
+    Written by the thread that steps, or by the one that ends the process, and in :meth:`write`
+    by the one that writes; never by two at a time.
+    """
 
     name = "torch.profiler"
 
