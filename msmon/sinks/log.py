@@ -18,7 +18,10 @@ _log = logging.getLogger("msmon.windows")
 
 
 class LogSink(Sink):
-    """One line per session event and window, one per operator of the top."""
+    """Writes a line per event of a session, per window, and per operator of the window's top.
+
+    The top are the operators that took most time in the window.
+    """
 
     NAME = "log"
     HELP = "Windows of statistics as lines of the daemon's log."
@@ -63,5 +66,5 @@ class LogSink(Sink):
         self._log(session_id, f"closed: {end.reason}")
 
     def _log(self, session_id: str, text: str) -> None:
-        """Write a line. Names and reasons come from the job, so nothing in it may end the line."""
+        """Write a line. Names and reasons come from the job, so they must not end the line."""
         _log.info("session %s %s", escaped(session_id), escaped(text))

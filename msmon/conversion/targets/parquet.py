@@ -19,8 +19,8 @@ from msmon.records.markers import MarkerPairing
 class ParquetTarget(Target):
     """Parquet files ``<source>.<Kind>.parquet`` in a directory; needs pyarrow.
 
-    Columns are those of ``Batch.to_arrow()`` and ``MarkerEvents.to_arrow()``. File metadata
-    holds rank, pid and host. ``inputs``: files that are never replaced.
+    The columns are those of ``Batch.to_arrow()`` and ``MarkerEvents.to_arrow()``. The metadata of
+    a file holds rank, pid and host. ``inputs`` are files that are never replaced.
     """
 
     def __init__(self, directory: Path, inputs: Iterable[Path]) -> None:
@@ -45,7 +45,7 @@ class ParquetTarget(Target):
         self._pairing = MarkerPairing()
 
     def begin(self, source: Source) -> None:
-        """Begin the files of a source; each appears with its first record."""
+        """Begin a source. Each of its files is begun with the first record of its kind."""
         self._source = source
         self._pairing = MarkerPairing()
 
@@ -62,7 +62,7 @@ class ParquetTarget(Target):
             raise SinkError(f"can't write {self._source.stem} as Parquet: {error}") from error
 
     def end(self, source: Source) -> None:
-        """Complete the source's files."""
+        """Complete the source's files and put them in their place."""
         for kind, writer in self._writers.items():
             writer.close()
             path = self._directory / self._file_name(source, kind)

@@ -35,7 +35,7 @@ _COPY_KINDS = {item.value: item.name for item in MemcpyKind}
 
 
 class PerfettoTrace:
-    """Writes one trace of any number of processes; :meth:`close` puts it in its place."""
+    """Writes one trace of any number of processes. :meth:`close` puts it in its place."""
 
     def __init__(self, path: Path) -> None:
         """Begin a trace, out of sight until it is complete. Raises OSError."""
@@ -50,7 +50,7 @@ class PerfettoTrace:
         self._file.write('{"displayTimeUnit":"ns","traceEvents":[')
 
     def process(self, process: ProcessInfo) -> TraceProcess:
-        """Add a process; several ranks come one after the other."""
+        """Add a process. It is written to the end before the next one is added."""
         self._processes += 1
         tracks = ProcessTracks(process, self._processes, self._numbers, self._name_track)
         return TraceProcess(self, tracks, self._processes)
@@ -75,7 +75,10 @@ class PerfettoTrace:
         self._comma = ","
 
     def offset_ns(self, start_ns: int) -> int | None:
-        """Return nanoseconds since the base of the trace; None for what is no wall-clock time."""
+        """Return ns since the base of the trace, or None for what is no wall-clock time.
+
+        The first time asked for sets the base.
+        """
         if self._base_ns is None:
             self._base_ns = max(0, start_ns - _HOUR_NS)
         offset = start_ns - self._base_ns
@@ -114,7 +117,7 @@ class TraceProcess:
             self._write_others(batch)
 
     def write_markers(self, markers: MarkerEvents) -> None:
-        """Draw ranges and marks; overlapping ranges get tracks of their own."""
+        """Draw ranges and marks. Ranges that overlap in part get tracks of their own."""
         names = [json.dumps(printable(text)) for text in markers.strings]
         domains = [printable(text) for text in markers.strings]
         fields = (

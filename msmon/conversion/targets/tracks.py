@@ -16,11 +16,16 @@ from msmon.records.kinds import INVALID_ID
 from msmon.sessions import UNKNOWN_RANK, ProcessInfo
 
 MAX_LANES = 64
-"""Tracks for ranges of one name that overlap. A forged file could ask for one per range."""
+"""Tracks for overlapping ranges of one place. A forged file could ask for one per range."""
 
 _REMEMBERED_SIBLINGS = 1000
+"""Outermost ranges of a track that are remembered at least. Older ones are hardly overlapped."""
+
 _PAGE_BITS = 16
+"""A page of seen ids has 2^16 bits: 8 KiB."""
+
 _MAX_PAGES = 4096
+"""Pages kept: 32 MiB, or 268 million ids that follow each other."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,10 @@ class ProcessTracks:
         return self._track(device_id, f"{name} {what}".rstrip())
 
     def lane(self, device_id: int | None, name: str, start_ns: int, end_ns: int) -> Track | None:
-        """Track for a range that may overlap others of ``name``: the first where it nests.
+        """Return the track for a range, the first of ``name`` where it nests.
 
-        None where it overlaps others on all of ``MAX_LANES`` tracks.
+        Viewers draw slices of one track wrongly where they overlap in part. None where the range
+        does so on all of ``MAX_LANES`` tracks.
         """
         lanes = self._lanes.setdefault((device_id, name), [])
         number = next((place for place, lane in enumerate(lanes) if lane.fits(start_ns)), None)
@@ -96,12 +102,11 @@ class ProcessTracks:
 
 
 class _Lane:
-    """Ranges on one track. They come in the order of their ends; each nests in, or follows,
-    those before it.
+    """The ranges of one track. Ranges come in the order of their ends.
 
-    Kept are the outermost ranges, which don't overlap and are therefore in the order of their
-    starts. Example: after [1, 2] and [3, 4], a range [0, 5] holds both and takes their place,
-    while [1.5, 5] would overlap [1, 2] and does not fit.
+    Only the outermost are kept. They don't overlap, so they are in the order of their starts too.
+    Example: after [1, 2] and [3, 4], the range [0, 5] holds both and takes their place. The range
+    [1.5, 5] would overlap [1, 2] in part, so it does not fit.
     """
 
     def __init__(self) -> None:
@@ -122,7 +127,11 @@ class _Lane:
 
 
 class SeenIds:
-    """A set of 64-bit ids that mostly come from a counter, one bit each; the oldest pages go."""
+    """A set of 64-bit ids in bounded memory.
+
+    Ids mostly come from a counter, so a page of bits serves ids that follow each other. Where there
+    are too many pages the oldest goes, and its ids count as new again.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}

@@ -17,8 +17,8 @@ from msmon.records.markers import MarkerPairing
 class WorkbookTarget(Target):
     """XLSX files.
 
-    ``out``: the file where there is a ``single`` source, else the directory for all.
-    ``inputs``: files that are never replaced.
+    ``out`` is the file where there is a ``single`` source, else the directory for all files.
+    ``inputs`` are files that are never replaced.
     """
 
     def __init__(self, out: Path, single: bool, inputs: Iterable[Path]) -> None:

@@ -30,25 +30,28 @@ def usable_lines(lines: int) -> int:
 
 
 def usable_files(files: int) -> int:
-    """Files kept: at least 2, anything less keeps all (-1)."""
+    """Return how many files are kept: 2 or more, or all (-1) where less was asked for."""
     return files if files >= MINIMUM_FILES else DEFAULT_FILES
 
 
 def usable_buffer_lines(lines: int) -> int:
-    """A power of two, clamped to 8,192…2,097,152; any other number gives the default."""
+    """Clamp a power of two to 8,192…2,097,152. Any other number gives the default."""
     if lines <= 0 or lines & (lines - 1):
         return DEFAULT_BUFFER_LINES
     return min(max(lines, MINIMUM_BUFFER_LINES), MAXIMUM_BUFFER_LINES)
 
 
 def usable_dump_interval_ms(interval_ms: int) -> int:
-    """At least 1000 ms; anything less gives the default."""
+    """Return an interval of 1000 ms or more. Anything less gives the default."""
     return interval_ms if interval_ms >= MINIMUM_DUMP_INTERVAL_MS else DEFAULT_DUMP_INTERVAL_MS
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: keyword of the sink, environment variable, default, rule."""
+    """One limit: option of the sink, environment variable, default, and the rule of its values.
+
+    ``usable`` returns the value that is used in place of a given one.
+    """
 
     name: str
     variable: str
@@ -56,7 +59,7 @@ class Limit:
     usable: Callable[[int], int]
 
     def from_environment(self, environ: Mapping[str, str]) -> int:
-        """Return the value in force; warns about one that could not be used as given."""
+        """Return the value in force. One that can't be used as given gets a warning."""
         text = environ.get(self.variable, "").strip()
         if not text:
             return self.default
@@ -86,8 +89,9 @@ LIMITS = (
         usable_dump_interval_ms,
     ),
 )
-"""``buffer_lines`` and ``dump_interval_ms`` are checked and shown for compatibility: queues are
-bounded in bytes, and lines are on disk within half a second."""
+"""``buffer_lines`` and ``dump_interval_ms`` have no effect. They are checked and shown, because
+jobs written for msMonitor set them. msmon bounds queues in bytes, and lines are on disk within half
+a second."""
 
 
 def limits_in_force(environ: Mapping[str, str]) -> dict[str, int]:

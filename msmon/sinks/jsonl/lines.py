@@ -59,7 +59,7 @@ def _no_value(block: Block) -> Part:
 
 
 def _source(field: Field) -> Source:
-    """Return where the value of a field comes from."""
+    """Return where the value of a field comes from, by the field's description."""
     if field.is_text:
         return lambda block: block.texts(field.name)
     if field.json_has_names:
@@ -81,7 +81,7 @@ def _named(field: Field) -> Callable[[Block], Part]:
 
 
 def _real_number(field: str) -> Callable[[Block], Part]:
-    """A number; null where it is not finite, which JSON can't express."""
+    """Return the source of a real number. One that is not finite is null, as JSON has no other."""
 
     def part(block: Block) -> Part:
         used, places = np.unique(block.records[field], return_inverse=True)
@@ -95,12 +95,12 @@ def _real_number(field: str) -> Callable[[Block], Part]:
 
 
 def _unsigned_id(field: str) -> Callable[[Block], Part]:
-    """A device or stream id of marker events, where -1 is MSPTI's invalid id."""
+    """Return the source of a device or stream id of marker events, where -1 is the invalid id."""
     return lambda block: np.where(block.records[field] < 0, INVALID_ID, block.records[field])
 
 
 def _shape(kind: ActivityKind, layout: Layout, side: SourceKind | None = None) -> LineShape:
-    """Return the shape of a kind's lines, or of the lines of one side of the marker events."""
+    """Return the shape of a kind's lines. For marker events ``side`` is that of the lines."""
     fields = [field for field in layout.fields if field.side in (None, side)]
     return LineShape(kind.name, {item.json_key: _source(item) for item in fields if item.json_key})
 

@@ -2,7 +2,9 @@
 
 msprof-analyze pairs collectives by name, and msMonitor numbers them from the moment a
 process began to be monitored, so one collective more or less spoils a whole group.
-Where there are step markers, the number is the step and the place within the step.
+Where there are step markers, the number is the step and the place within the step. Example: the
+fourth collective of a group in step 12 is number 13,000,003 on each rank, even on one that was
+monitored from step 11 on.
 """
 
 from __future__ import annotations
@@ -21,8 +23,14 @@ STEP_NAME = re.compile(r"step[\s_:#=-]*(\d{1,15})$", re.IGNORECASE)
 """Names of step ranges: "step 12", "ProfilerStep#12", "train_step_12"."""
 
 NUMBERS_PER_STEP = 1_000_000
+
 KEPT_STEPS = 4096
+"""Latest steps whose starts are remembered, so that memory is bounded."""
+
 SAVED_STEPS = 16
+"""Latest steps that are kept for a restart of the daemon."""
+
+_LATER_THAN_ANY_STEP = NUMBERS_PER_STEP**3
 
 _STARTS = MarkerFlag.START | MarkerFlag.START_WITH_DEVICE
 
@@ -36,8 +44,9 @@ def step_number(name: str) -> int:
 class CollectiveNumbering:
     """Numbers of the collectives of one process, group by group.
 
-    Steps are known from the start records of step markers: on the device's clock of
-    execution where the markers have a device side, else on the host's.
+    Steps begin with the start records of step markers. Where markers have a device side, its
+    records count: a collective runs on the device, maybe long after the host has issued it. Else
+    the host's records count.
     """
 
     def __init__(self) -> None:
@@ -89,15 +98,15 @@ class CollectiveNumbering:
             del self._step_of_id[next(iter(self._step_of_id))]
 
     def numbers(self, groups: Iterable[str], start_ns: Iterable[int]) -> list[int]:
-        """Return the number of each collective; they must be in the order of their starts.
+        """Return the number of each collective. They must be in the order of their starts.
 
-        Before the first step marker numbers count from 0, as msMonitor's do; in step n they
+        Before the first step marker numbers count from 0, as msMonitor's do. In step n they
         count from (n + 1) million.
         """
         starts = self._device_starts or self._host_starts
         result = []
         for group, time_ns in zip(groups, start_ns):
-            place = bisect_right(starts, (time_ns, NUMBERS_PER_STEP**3)) - 1
+            place = bisect_right(starts, (time_ns, _LATER_THAN_ANY_STEP)) - 1
             step = starts[place][1] + 1 if place >= 0 else 0
             known_step, count = self.last.get(group, (step, 0))
             if known_step != step:

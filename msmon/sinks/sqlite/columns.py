@@ -13,7 +13,7 @@ from msmon.sinks.sqlite.schema import MARKER_CONNECTION_OFFSET
 
 
 class StringIds:
-    """Texts of one file and their ids; ``new`` are those not inserted yet."""
+    """Texts of one file and their ids. ``new`` holds (id, text) of those not inserted yet."""
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
@@ -34,7 +34,10 @@ class StringIds:
         return number
 
     def id_of_unique(self, text: str) -> int:
-        """Return a new id for a text that occurs once: it is not kept in memory."""
+        """Return a new id for a text that occurs once.
+
+        The text is not remembered: names of collectives are all different, and would fill memory.
+        """
         number = self._next_id
         self._next_id += 1
         self.new.append((number, text))
@@ -57,7 +60,7 @@ def signed_ids(column: Column) -> Column:
 
 
 def constant_or_column(column: Column) -> Cell:
-    """Return the one value of a column that has only one, which is cheaper to insert."""
+    """Return a column as it is, or its value where all are equal: that is cheaper to insert."""
     first = column[0]
     return int(first) if (column == first).all() else column
 

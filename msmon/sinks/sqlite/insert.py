@@ -1,7 +1,10 @@
 """Inserting columns into a table, many rows per statement.
 
 Binding values one by one is what costs time. So a statement holds many rows, constants
-stand in its text, and a counter is bound once per statement and added to in SQL.
+stand in its text, and a counter is bound once per statement and added to in SQL. Two rows with
+a bound column, the constant 7 and a counter become::
+
+    INSERT INTO STEP_TIME VALUES (?2,7,?1+0),(?3,7,?1+1)
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ def _layout_of(cell: int | Counter) -> str:
 
 
 def _bound_values(cells: list[Cell], begin: int, end: int, per_statement: int) -> list[list[Any]]:
-    """Return one list of values per statement: the counter's start, then row by row."""
+    """Return a list of values per statement: the counters' starts, then the rows' values."""
     arrays = [cell[begin:end] for cell in cells if isinstance(cell, np.ndarray)]
     counters = [cell for cell in cells if isinstance(cell, Counter)]
     statements = (end - begin) // per_statement
@@ -89,7 +92,7 @@ def _as_bound(array: Column) -> Column:
 
 @lru_cache(maxsize=512)
 def _statement(table: Table, layout: tuple[str, ...], row_count: int) -> str:
-    """Return the INSERT: "*" is bound per row, "+" counts on from the first bound value."""
+    """Return the INSERT. In ``layout`` "*" is a column, "+" a counter, other texts constants."""
     counters = layout.count("+")
     bound = layout.count("*")
     rows = []

@@ -32,7 +32,10 @@ _API_PREFERENCE = (
 
 
 class RowBuilder:
-    """Turns the batches of one session into rows; remembers what connects them."""
+    """Turns the batches of one session into rows. Written by the output's thread only.
+
+    It keeps what rows of different batches share: ids of texts, counters, open markers.
+    """
 
     def __init__(self, session: SessionInfo) -> None:
         self.strings = StringIds()
@@ -76,10 +79,12 @@ class RowBuilder:
             yield self._external_correlation(batch)
 
     def _api(self, batch: Batch) -> Rows:
-        """API and NodeAPI are the same calls: NodeAPI gets a table of its own beside API.
+        """Return CANN_API rows, or those of NodeAPI's own table.
 
-        msprof-analyze expects one row per connection id, so further levels of a call
-        keep their correlation id recognisable but apart.
+        A call can be recorded at several levels, all with one correlation id. msprof-analyze
+        expects one CANN_API row per connection id. So the first level collected, in the order
+        of ``_API_PREFERENCE``, keeps the correlation id, and further levels add their number
+        above it. NodeAPI records the very calls of API, so beside API it has a table of its own.
         """
         if self._api_kind is None:
             self._api_kind = batch.kind
@@ -116,7 +121,7 @@ class RowBuilder:
         yield Rows(schema.COMPUTE_TASK_INFO, len(batch), cells)
 
     def _tasks(self, records: Column, task_type: Cell, task_id: Counter) -> Rows:
-        """Return TASK rows for records with times, device, stream and correlation id."""
+        """Return TASK rows of kernels, copies or memsets: whatever runs on a stream."""
         cells: dict[str, Cell] = {
             **dict.fromkeys(schema.TASK.column_names, schema.NOT_APPLICABLE),
             "startNs": records["start_ns"],
@@ -157,7 +162,11 @@ class RowBuilder:
         return Rows(schema.COMMUNICATION_OP, len(batch), cells)
 
     def _collective_names(self, batch: Batch) -> Column:
-        """Return ids of "<name>_<last digits of the group's hash>_<number>_1"."""
+        """Return text ids of the names, shape (n,).
+
+        A name is "<operator>_<last three digits of the group's hash>_<number>_1", as msMonitor
+        makes it. Example: "hcom_allReduce__101_0_1_681_13000003_1".
+        """
         groups = [printable(text) for text in batch.text("comm_name")]
         suffixes = {group: str(text_hash(group))[-3:] for group in set(groups)}
         numbers = self.numbering.numbers(groups, batch.records["start_ns"].tolist())

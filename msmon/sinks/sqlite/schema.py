@@ -16,7 +16,7 @@ NOT_APPLICABLE = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Table:
-    """A table: ``columns`` are "name" (INTEGER) or "name TYPE"."""
+    """A table. Each of ``columns`` is "name TYPE", or "name" alone for an INTEGER."""
 
     name: str
     columns: tuple[str, ...]
@@ -28,7 +28,7 @@ class Table:
 
     @property
     def create_sql(self) -> str:
-        """The CREATE statement; does nothing where the table exists."""
+        """The CREATE statement. It does nothing where the table exists."""
         typed = [column if " " in column else f"{column} INTEGER" for column in self.columns]
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(typed)})"
 
@@ -227,5 +227,10 @@ MARKER_CONNECTION_OFFSET = 4_000_000_000
 """Added to a marker's id to link ``MSTX_EVENTS`` with its ``TASK`` row."""
 
 LEVEL_CONNECTION_SHIFT = 40
+"""Further levels of a call add their number at this bit to the correlation id, which is smaller."""
+
 EVENT_MARK = 0
+"""``MSTX_EVENTS.eventType`` of a mark."""
+
 EVENT_RANGE = 2
+"""``MSTX_EVENTS.eventType`` of a range."""

@@ -1,8 +1,8 @@
 """Event files of one TensorBoard run: found, continued, appended to.
 
-One event per window holds all scalars of the run. TensorBoard follows only the
-newest file of a folder and stops reading at a torn record, so a file is created
-exclusively under a name that sorts last, and a failed write is cut off again.
+One event per window holds all scalars of the run. TensorBoard follows only the newest file of a
+folder, so a new file gets a name that sorts last and that no other file has. TensorBoard stops at
+a torn record, so what a failed write left is cut off again.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DATA_CRC_BYTES = 4
 
 @dataclass
 class RunHistory:
-    """What earlier event files of a run hold.
+    """What the newest event file with data tells about a run.
 
-    ``session_id`` is that of the newest file with data, ``last_end_ns`` the wall time
-    of its last event, ``tags`` all its tags.
+    ``session_id`` is the session that wrote it, ``last_step`` and ``last_end_ns`` are those of its
+    last event, ``tags`` all its tags. ``newest_second`` is in the name of the newest file of all.
     """
 
     session_id: str = ""
@@ -48,7 +48,7 @@ class RunHistory:
 
 
 def read_history(run_directory: Path) -> RunHistory:
-    """Read the newest event file that has data. A torn tail ends the reading, no error.
+    """Read the newest event file that has data. A torn record ends the reading, as TensorBoard's.
 
     Raises OSError, also for a link, a pipe or a device with the name of an event file.
     """
@@ -98,8 +98,8 @@ def _events(path: Path) -> Iterator[Event]:
 class EventFile:
     """The one open event file of a run.
 
-    The file is created with the first event, so that a run without data leaves
-    nothing. It stays open; when someone removed it, the next event begins a new one.
+    The file is created with the first event, so that a run without data leaves nothing. It stays
+    open. Where somebody has removed it, the next event begins a new one.
     """
 
     def __init__(self, run_directory: Path, session_id: str, newest_second: int) -> None:
@@ -117,7 +117,7 @@ class EventFile:
         self._write(Event(wall_time=end_ns / 1e9, step=step, summary=summary))
 
     def close(self) -> None:
-        """Close the file; a later event begins a new one."""
+        """Close the file. A later event begins a new one."""
         if self._file is not None:
             self._file.close()
             self._file = None

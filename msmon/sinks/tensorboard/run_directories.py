@@ -1,10 +1,9 @@
 """Who may write into which TensorBoard folder.
 
 All runs of one process lie below one directory, named after host, job and rank.
-A lock file in it keeps a second live writer out, be it another daemon on a shared
-file system or another process of the same rank: that one gets a directory of its
-own. TensorBoard follows only the newest file of a folder, so two writers in one
-folder would hide each other's data.
+TensorBoard follows only the newest file of a folder, so two writers in one folder would hide each
+other's data. A lock file in the directory keeps a second writer out, which then takes a directory
+of its own. That may be another daemon on a shared file system, or another process of the rank.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class RunDirectory:
 def claim_run_directory(root: Path, process: ProcessInfo) -> RunDirectory:
     """Make and lock the directory for the runs of ``process`` below ``root``.
 
-    ``<host>[/job_<id>]/rank_<n>``, or ``pid_<n>`` where the rank is unknown. Taken
-    by a live writer, or on a file system without locks: ``…_pid_<n>``, then
-    ``…_pid_<n>_2`` and so on. Raises OSError.
+    Its name is ``<host>[/job_<id>]/rank_<n>``, or ``pid_<n>`` where the rank is unknown. Where a
+    live writer has that one, ``…_pid_<n>`` is tried, then ``…_pid_<n>_2`` and so on. On a file
+    system without locks every directory with a lock file counts as another's. Raises OSError.
     """
     parent = root / _component(process.host)
     if process.job_id:
@@ -72,7 +71,7 @@ def _lock(path: Path) -> RunDirectory | None:
         os.close(lock)
         return None
     except OSError:
-        # This file system has no locks. A directory that nobody used before is ours.
+        # This file system has no locks. A directory without a lock file was nobody's until now.
         if not new:
             os.close(lock)
             return None

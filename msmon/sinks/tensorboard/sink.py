@@ -35,7 +35,10 @@ Scalars = dict[str, float]
 
 
 class TensorBoardSink(Sink):
-    """See the module. A window writes one event into each run that it touches."""
+    """Writes an event per window into each run that the window has operators of.
+
+    The module says which tags there are. Belongs to the output's thread.
+    """
 
     NAME = "tensorboard"
     HELP = "Scalars per host, rank and device for TensorBoard."
@@ -82,7 +85,7 @@ class TensorBoardSink(Sink):
         self._sessions[session_id].write(window)
 
     def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
-        """Count the gap; it shows with the next window."""
+        """Count the gap. It shows with the next window, as only events have a time and step."""
         self._sessions[session_id].count_gap(seq, gap)
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
@@ -92,7 +95,7 @@ class TensorBoardSink(Sink):
             runs.close()
 
     def close(self) -> None:
-        """Close everything; a later sink continues the runs."""
+        """Close everything. A later sink continues the runs."""
         for runs in self._sessions.values():
             runs.close()
         self._sessions.clear()
@@ -176,7 +179,7 @@ class _Run:
 
     def write(self, window: Window, rows: list[int], extra: Scalars) -> None:
         if window.end_ns <= self._written_end_ns:
-            return  # resent after a restart, or tried again after another run failed
+            return  # it is written: sent again after a restart, or after another run failed
         scalars = {**self._totals(window, rows), **self._operator_scalars(window, rows), **extra}
         step = window.step if window.step >= 0 else self._step + 1
         self._file.append(window.end_ns, step, scalars)
@@ -221,7 +224,12 @@ class _Run:
 
 
 class _Admission:
-    """Which operators of each kind have tags: few enough for a run of any length."""
+    """Which operators of each kind have tags of their own.
+
+    A window admits the ``top`` operators that took most time in it, until a kind has
+    ``ADMITTED_PER_TOP`` times as many. So a run has few tags however long it lasts. An operator
+    that was admitted once keeps its tags, also after a restart.
+    """
 
     def __init__(self, top: int, history: RunHistory) -> None:
         self._top = top
