@@ -4,8 +4,8 @@ These dataclasses are also what ``--json`` shows: a field's name is its key ther
 messages in two ways. All their fields are sent, also those with a default, because scripts read
 every key. And a field that a newer side has added is passed over, because no reader acts on it.
 
-A field that is None was not asked for: it is neither sent nor shown. Where the key must be there
-all the same (a required field), an empty map stands for None.
+A field that is None is neither sent nor shown. Example: a row about npu-monitor has no
+``trace_id``. A required field must be there all the same, so an empty map stands for its None.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ProcessRow(Facts):
     job_id: JobName
     uid: int
     command: Sentence
-    """Empty for those whom the process is none of their business."""
+    """Empty for a peer that may not command the process: it may hold paths and secrets."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""How a command reaches its daemon: the options that every such command takes, and
-one request and its reply."""
+"""The options that say which daemon a command asks, and the request that it sends there."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ class Connection:
 
     @property
     def same_machine(self) -> bool:
-        """Whether a path means the same to the daemon as to us."""
+        """Whether the daemon sees the same files as this command."""
         return not self.host or LOOPBACK_HOSTS.issuperset(self.host.split(","))
 
     def endpoint(self) -> Endpoint:

@@ -57,7 +57,7 @@ def wait_for_traces(reply: Reply, connection: Connection) -> int:
 
 
 class _Progress:
-    """What is known of each trace, by the id that its process gave it."""
+    """What is known of each accepted trace, by its id. Prints a line when that changes."""
 
     def __init__(self, rows: Iterable[AnswerRow | MissingRow], quiet: bool) -> None:
         self._quiet = quiet

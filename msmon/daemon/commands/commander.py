@@ -40,7 +40,7 @@ class Commander:
         request_id: str = "",
         ranks: Sequence[int] = (),
     ) -> Answer:
-        """Send a command and return its answer; an answer of ours where none comes in time.
+        """Send a command and return its answer; where none comes in time, one that says so.
 
         ``request_id`` and ``ranks``: see :class:`Command`.
         """

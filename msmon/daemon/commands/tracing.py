@@ -26,7 +26,11 @@ from msmon.errors import UsageError
 from msmon.settings.trace_options import NEXT_STEP, check_trace
 
 LEADS_S = (1.0, 3.0, 9.0)
-"""How far ahead the common first step is chosen: next value when a rank was faster."""
+"""How far ahead the common first step is chosen.
+
+The next value is tried when a rank had passed the step before its command came. Example: at 0.1 s
+per step the first step is 10 steps ahead, then 30, then 90.
+"""
 MIN_LEAD_STEPS = 2
 SHORTEST_STEP_S = 0.0005
 """Paces are taken as no faster, so that a wrong estimate costs seconds at most."""
@@ -163,7 +167,11 @@ class _Report:
         return _Report(answer.step, now_s, self.step_s or pace_s)
 
     def expected_step(self, lead_s: float) -> int:
-        """Return a step that is not reached within ``lead_s``, as far as can be told."""
+        """Return a step that the rank should not reach within ``lead_s``.
+
+        Example: step 100 was reported 1 s ago, a step takes 0.5 s and the lead is 3 s. Then it
+        returns 108, the step that is expected at the end of the lead.
+        """
         ahead_s = time.monotonic() - self.at_s + lead_s
         ahead = math.ceil(ahead_s / max(self.step_s, SHORTEST_STEP_S)) if self.step_s else 0
         return self.step + max(MIN_LEAD_STEPS, ahead)
