@@ -196,7 +196,7 @@ class _Sheet:
 
 
 class _CellWriter:
-    """Turns values into cells; keeps the sheet of long texts."""
+    """Turns values into cells. Texts too long for a cell go whole into the sheet of long texts."""
 
     def __init__(self, workbook: Any) -> None:
         self._workbook = workbook

@@ -24,7 +24,7 @@ FULL_SHARE = np.float32(0.8)
 
 @dataclass
 class ActivityBuffer:
-    """What one request returned; address 0 when it declined."""
+    """The buffer that one request returned. Its address is 0 where the request declined."""
 
     address: int
     size_bytes: int
@@ -51,7 +51,7 @@ class ActivityBuffers:
         self._delivery_thread: threading.Thread | None = None
 
     def register(self, request_address: int, complete_address: int) -> None:
-        """Take over new callbacks; buffers already out complete through the new one."""
+        """Take over new callbacks. Buffers that are out complete through the new one, too."""
         self._request = BUFFER_REQUEST(request_address)
         self._complete = BUFFER_COMPLETE(complete_address)
         if self._delivery_thread is None and not self._lost_delivery_thread:
@@ -85,7 +85,7 @@ class ActivityBuffers:
         return recorded
 
     def _buffer_for_next_record(self) -> ActivityBuffer | None:
-        """Return the current buffer, rotated if need be; None when no record can be kept."""
+        """Return the buffer for the next record, or None where no record can be kept."""
         current = self._current
         if current is None or current.valid_bytes >= current.full_bytes:
             if current is not None:

@@ -25,7 +25,7 @@ from msmon.simulation.workload import VARIANTS, StepPlan
 
 TICK_S = 0.04
 MAX_BACKLOG_NS = 2_000_000_000
-"""What lies further back, as after a suspended process, is not made up for."""
+"""How far back steps are recorded late. A process that was suspended longer has a gap."""
 STEP_NUMBERS = 1_000_000
 """Step numbers start again after so many, to stay readable."""
 
@@ -61,7 +61,7 @@ class SimulatedDevice:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start recording from now on; no kind is enabled."""
+        """Start recording from now on. No kind is enabled yet."""
         self._recorded_until_ns = time.time_ns()
         self._kinds = frozenset()
         self._images.clear()
@@ -70,7 +70,7 @@ class SimulatedDevice:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop recording; what is not recorded yet never is."""
+        """Stop recording. What was not recorded until now never will be."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()

@@ -22,11 +22,11 @@ from msmon.simulation.timeline import StepRecords
 
 TIME_FIELDS = ("start_ns", "end_ns", "timestamp_ns")
 KEPT_STEP_NAMES = 65_536
-"""Far more steps than records can stay unread in buffers."""
+"""Names of steps that are kept in memory. Buffers hold the records of far fewer steps."""
 
 
 class CStrings:
-    """NUL-terminated strings that records point to; they live as long as this object."""
+    """NUL-terminated strings that records point to. They live as long as this object."""
 
     def __init__(self) -> None:
         self._kept: dict[str, ctypes.Array[ctypes.c_char]] = {}
