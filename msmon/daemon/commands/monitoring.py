@@ -195,9 +195,19 @@ class Monitoring(Commands[MonitorRequest]):
         return dataclasses.replace(row, files=list(opened))
 
     async def _with_files(self, row: AnswerRow, deadline_s: float) -> AnswerRow:
-        """Add which files an ended session has written, once they are complete."""
+        """Add which files an ended session has written, once they are complete.
+
+        The stop has failed where an output can't write what was recorded, say on a full disk.
+        """
         remaining_s = max(0.0, deadline_s - time.monotonic())
         session_id = row.session_id or ""
         complete = await self._streams.written(session_id, remaining_s)
-        text = row.text if complete else f"{row.text}; its outputs are still being written"
-        return dataclasses.replace(row, text=text, files=list(self._outputs.files(session_id)))
+        row = dataclasses.replace(row, files=list(self._outputs.files(session_id)))
+        problem = self._outputs.problem(session_id)
+        if problem:
+            text = f"{row.text}; its records can't be written: {problem}"
+            next_step = "mend that soon: after a minute what is not written is given up and counted"
+            return dataclasses.replace(row, ok=False, text=text, next_step=next_step)
+        if not complete:
+            return dataclasses.replace(row, text=f"{row.text}; its outputs are still being written")
+        return row

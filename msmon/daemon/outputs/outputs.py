@@ -157,6 +157,13 @@ class Outputs:
         """Absolute paths of the files written for a session."""
         return tuple(path for output in self._of(session_id) for path in output.files(session_id))
 
+    def problem(self, session_id: str) -> str:
+        """Why the records of a session can't be written at the moment; "" when they can."""
+        problems = (
+            output.problem(session_id) for output in self._of(session_id) if output.wants_records
+        )
+        return next(filter(None, problems), "")
+
     def status(self) -> list[OutputRow]:
         """Return what ``status`` tells of each output."""
         return [output.status() for output in self._all()]

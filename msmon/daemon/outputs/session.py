@@ -188,16 +188,27 @@ class OutputSession:
         return released
 
     def give_up(self, stage: DropStage | str, reason: str) -> int:
-        """Drop and count everything that is not durable; returns its size in bytes."""
-        for delivery in (*self.handed, *self.waiting):
+        """Drop and count everything that is not durable; returns by how many bytes less is held.
+
+        The end of a session whose files exist stays. When the output works again, the gap and
+        the end get into the files, so they tell what they lack.
+        """
+        pending = [*self.handed, *self.waiting]
+        for delivery in pending:
             self.count_drop(delivery, stage, reason)
-        size_bytes, self.size_bytes = self.size_bytes, 0
+            if isinstance(delivery, GapDelivery):
+                self.extend_gap(delivery.gap)
         self.handed.clear()
         self.waiting.clear()
+        if pending and isinstance(pending[-1], Closing) and self.was_open:
+            self.waiting.append(pending[-1])
+        else:
+            self.block = None
         self.generation, self.handed_seq, self.closing_at_s = -1, 0, 0.0
-        self.block = None
         self.safe_seq = self.taken_seq
-        return size_bytes
+        before_bytes = self.size_bytes
+        self.size_bytes = sum(delivery.size_bytes for delivery in self.waiting)
+        return before_bytes - self.size_bytes
 
     def count_drop(self, delivery: Delivery, stage: DropStage | str, reason: str) -> None:
         """Count the records of a dropped batch, and extend the gap to be written."""

@@ -112,6 +112,12 @@ class SessionQueue(abc.ABC):
             session = self.sessions.get(session_id)
             return session.files if session else ()
 
+    def problem(self, session_id: str) -> str:
+        """Why a session can't be written at the moment; "" when it can."""
+        with self.changed:
+            session = self.sessions.get(session_id)
+            return session.block.reason if session and session.block else ""
+
     def _fitting(self, session: OutputSession, delivery: Delivery) -> Delivery:
         """Return the delivery, or what stands for it when there is no room; lock held."""
         limit_bytes, stage = self._queue_bytes, DropStage.SINK

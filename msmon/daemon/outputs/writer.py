@@ -3,7 +3,8 @@
 The writer opens a session in the sink, gives it what waits, and commits. A full disk, a locked
 file or a process that died blocks only the sessions that it concerns: what the sink has not
 committed of them is kept and given again later. Only a session that has ended and still fails
-after a minute is given up; its records are counted as dropped.
+after a minute is given up: its records are counted as dropped, and the files say so as soon as
+they can be written again.
 """
 
 from __future__ import annotations
@@ -236,7 +237,17 @@ class SessionWriter:
 
     def _give_up(self, session: OutputSession, reason: str) -> None:
         """Drop and count what is not durable of a session, so that the agent need not keep it."""
-        _log.error("output %s gives session %s up: %s", self._queue.name, session.id, reason)
         with self._changed:
             self._queue.hold(session, -session.give_up(DropStage.DISK, reason))
+            if session.waiting:
+                self._queue.schedule(session, time.monotonic() + LAST_RETRY_S)
+            dropped = session.drops.get(DropStage.DISK) or 0
+        name = self._queue.name
+        _log.error(
+            "output %s gives session %s up: %s; %d records dropped",
+            name,
+            session.id,
+            reason,
+            dropped,
+        )
         self._queue.on_safe(session.id)

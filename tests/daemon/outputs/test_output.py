@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
+from fixtures.waiting import poll_until
 
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.shares import LIMITS, Resource, Shares
+from msmon.daemon.outputs import writer
 from msmon.daemon.outputs.delivery import BatchDelivery, Closing, NoteDelivery
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.session import OpenAnswer
@@ -179,6 +181,29 @@ def test_a_full_queue_drops_counts_and_writes_a_gap(
     assert 500 * len(written) + dropped == 5000
     assert {gap.stage for gap in gaps} == {"sink"}
     assert sum((gap.records or {})["Kernel"] for gap in gaps) == dropped
+
+
+def test_what_was_given_up_is_told_in_the_output_once_it_works_again(
+    output: Output,
+    acknowledged: Acknowledgements,
+    kernels: Any,
+    session: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "GIVE_UP_AFTER_S", 0.0)
+    open_session(output, session(tmp_path))
+    RecordingSink.instance.failures = {"commit": 10**6}
+    output.put(records(kernels(5), 2))
+    output.put(closing(3))
+    acknowledged.wait(3)
+    assert output.drops("session-0") == {"disk": 5}
+    assert output.problem("session-0") == "commit fails"
+    RecordingSink.instance.failures = {}
+    poll_until(lambda: not output.problem("session-0"), "the output to work again")
+    gap, end = RecordingSink.instance.committed
+    assert (gap.stage, gap.records, end) == ("disk", {"Kernel": 5}, END)
+    assert output.status().queue_bytes == 0
 
 
 class OrderedSink(RecordingSink):
