@@ -12,6 +12,7 @@ import abc
 import heapq
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -176,11 +177,16 @@ class SessionQueue(abc.ABC):
             self.errands.append(errand)
             self._wake()
 
-    def schedule(self, session: OutputSession, due_s: float = 0.0) -> None:
-        """Have the thread look at a session at ``due_s`` (monotonic); the lock is held."""
+    def schedule(self, session: OutputSession, due_s: float | None = None) -> None:
+        """Have the thread look at a session at ``due_s`` (monotonic), None: now; lock held.
+
+        Now is a time as well, and no earlier one: a session that is tried again after an error
+        would never get its turn otherwise, while others keep the output busy.
+        """
         if not session.scheduled:
             session.scheduled = True
-            heapq.heappush(self._due, (due_s, next(self._order), session))
+            when_s = time.monotonic() if due_s is None else due_s
+            heapq.heappush(self._due, (when_s, next(self._order), session))
             self._wake()
 
     def next_due(self, now_s: float) -> OutputSession | None:

@@ -154,7 +154,10 @@ class SessionWriter:
     # --- giving ---------------------------------------------------------------------------
 
     def _give_waiting(self, session: OutputSession) -> bool:
-        """Give what waits; False where the owner's share of the disk is used up for now."""
+        """Give what waits, up to the next commit, so that other sessions get their turn.
+
+        False where the owner's share of the disk is used up for now.
+        """
         while (delivery := self._next_of(session)) is not None:
             if not self._queue.may_write(session, delivery):
                 with self._changed:
@@ -163,6 +166,7 @@ class SessionWriter:
             self._give(session, delivery)
             if self._uncommitted_bytes >= COMMIT_BYTES:
                 self.commit_at_s = 0.0
+            if self.commit_at_s is not None and self.commit_at_s <= time.monotonic():
                 break
             with self._changed:
                 if self._queue.somebody_waits:

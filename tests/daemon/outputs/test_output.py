@@ -6,7 +6,7 @@ import dataclasses
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -241,6 +241,37 @@ def test_an_opening_does_not_wait_for_what_others_have_queued(
     assert [call for call in OrderedSink.calls if "write" in call] == [
         f"write {seq}" for seq in range(2, 12)
     ]
+
+
+class BusySink(RecordingSink):
+    """Never runs out of work: each batch of the busy session is followed by another at once."""
+
+    failed_once = False
+    written_again: ClassVar[threading.Event] = threading.Event()
+    more: ClassVar[Callable[[int], None]]
+
+    def write_records(self, session_id: str, seq: int, batch: Batch) -> None:
+        if session_id == "busy":
+            if not self.written_again.is_set():
+                type(self).more(seq + 1)
+        elif self.failed_once:
+            self.written_again.set()
+        else:
+            self.failed_once = True
+            raise SinkError("no room for a moment")
+
+
+def test_a_session_that_failed_gets_its_turn_while_others_keep_the_output_busy(
+    kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    output = Output(BusySink, {})
+    BusySink.more = lambda seq: output.put(records(kernels(1), seq, "busy"))
+    open_session(output, session(tmp_path))
+    open_session(output, dataclasses.replace(session(tmp_path), session_id="busy"))
+    BusySink.more(2)
+    output.put(records(kernels(1), 2))
+    assert BusySink.written_again.wait(20)
+    output.close(5)
 
 
 def test_a_session_that_was_given_up_and_comes_back_goes_on(
