@@ -1,9 +1,9 @@
-"""The connections of a ROUTER, and hanging up on those that do harm.
+"""All connections of the ROUTER, and hanging up on those that do harm.
 
-libzmq bounds frames and whole messages waiting. It bounds neither the parts of a message that
-never ends nor the number of connections, and it can't close a single one. Its monitor names
-the descriptor of each, and a descriptor can be shut down: the peer notices at once, and an
-honest one connects again and resends.
+libzmq bounds the size of a frame and the number of whole messages that wait. It doesn't bound
+the parts of a message that never ends, nor the number of connections, and it offers no call to
+close one of them. But its monitor tells the descriptor of each connection, and a descriptor can
+be shut down. The peer notices that at once. An honest one connects again and sends again.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import logging
 import socket
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from msmon.bus import messages
-from msmon.bus.messages import Message
-from msmon.daemon.access.descriptors import UNSEEN, Origin, duplicate, origin_of
+from msmon.daemon.access.descriptors import UNSEEN, duplicate, origin_of
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.limited_log import LimitedLog
+from msmon.daemon.connection import Connection
+
+_log = logging.getLogger(__name__)
 
 _EVENTS = (
     zmq.EVENT_ACCEPTED
@@ -36,97 +36,45 @@ _EVENTS = (
 _BROKEN_HANDSHAKES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _MONITOR = "inproc://msmon-daemon-connections"
 
-CREDIT = 1000.0
-CREDIT_PER_S = 100.0
-"""What a connection may spend, at once and per second."""
-PRICES: dict[type[Message], float] = {
-    messages.Hello: 5.0,
-    messages.Goodbye: 1.0,
-    messages.Status: 1.0,
-    messages.StatusRequest: 5.0,
-    messages.VersionRequest: 1.0,
-    messages.MonitorRequest: 5.0,
-    messages.TraceRequest: 5.0,
-}
-"""What is not listed is free: streams are paced by their acknowledgements. What they cost is
-charged to their owner's share of the loop's time (``Resource.LOOP_S``)."""
-REFUSED_PRICE = 20.0
-
 GROWTH_LIMIT_BYTES = 256 << 20
-"""Growth of the daemon's memory at which those that send and never end are looked for."""
+"""When the daemon's memory has grown by this, it looks for messages that never end."""
 SENDING_S = 0.25
-"""Without a whole message, while more bytes wait to be read."""
+"""A connection sends such a message if it completes none for this time while bytes wait."""
 _CALM_S = 60.0
+"""Memory that grows more slowly than the limit in this time is taken as normal."""
 SILENCE_LIMIT_S = 60.0
-"""After so long without a whole message a connection that waits for nothing is closed."""
+"""A connection is closed after this time without a whole message, unless it waits for an answer."""
 FIRST_WORD_LIMIT_S = 20.0
 """The same for one that has never said anything. The handshake itself has 5 s (bus.sockets)."""
 CHARGE_FROM_S = 0.005
-"""Loop time of a connection is charged in parts of this size: charging costs time too."""
+"""Loop time of a connection is charged in parts of this size, because charging costs time too."""
 BARRED_S = 2.0
-"""So long an owner is not heard that has used up its share of the loop's time. An agent keeps
-what it has, connects again after that and resends."""
-
-
-@dataclass
-class Connection:
-    """One accepted connection. Times are on the monotonic clock, in seconds."""
-
-    descriptor: int
-    origin: Origin | None
-    """The other end; None when it had gone before anybody looked."""
-    heard_s: float
-    owner: str = ""
-    """Who pays for it: the owner of its origin, later that of its key. Empty: nobody yet."""
-    route: bytes = b""
-    address: str = ""
-    credential: str = ""
-    credit: float = CREDIT
-    credit_s: float = 0.0
-    waiting: int = 0
-    """Requests whose answer is still being made."""
-    ended: bool = False
-    """Hung up on: what of it has arrived already counts no more."""
-    logged: bool = False
-    """Whether a line about its misdeeds has been written: one is enough."""
-    used_s: float = 0.0
-    """Loop time that it has used and that is not charged to its owner yet."""
-
-    def spend(self, price: float, now_s: float) -> bool:
-        """Take ``price`` from the credit, which grows with time; False when it is used up."""
-        grown = self.credit + (now_s - self.credit_s) * CREDIT_PER_S
-        self.credit, self.credit_s = min(CREDIT, grown) - price, now_s
-        return self.credit >= 0
+"""An owner that has used up its share of the loop's time isn't heard for this long. Agents keep
+what they have, connect again after that and send again."""
 
 
 class Connections:
-    """All connections of one ROUTER. Lives on the broker's loop; nothing here waits.
+    """All connections of one ROUTER. The broker's loop writes all of its state; nothing waits.
 
-    ``budget`` bounds all of them together, ``shares`` those of each owner. What is over is hung
-    up on before it has said a word.
+    ``budget`` bounds the number of all connections, ``shares`` that of each owner. A connection
+    that is too many is closed before it has said a word.
     """
 
-    def __init__(
-        self,
-        router: zmq.Socket[Any],
-        limited: LimitedLog,
-        now_s: float,
-        shares: Shares,
-        budget: int,
-    ) -> None:
+    def __init__(self, router: zmq.Socket[Any], now_s: float, shares: Shares, budget: int) -> None:
         self._router = router
-        self._limited = limited
         self._now_s = now_s
         self._shares = shares
         self._budget = budget
         self._known: dict[int, Connection] = {}
+        self.cut_off = 0
+        """Connections that were hung up on, or broke off in the handshake."""
         self._barred_until_s: dict[str, float] = {}
         """Owner that used up its share of the loop's time → when it is heard again."""
         self._calm_bytes, self._calm_s = resident_bytes(), now_s
         self.socket = _monitor_of(router)
 
     def close(self) -> None:
-        """End the watch. Call before closing the ROUTER."""
+        """Stop watching. Call before closing the ROUTER."""
         self._router.disable_monitor()
         self.socket.close()
 
@@ -134,9 +82,9 @@ class Connections:
         return len(self._known)
 
     def take_events(self, most: int = UNSEEN) -> bool:
-        """Note what was accepted and what has ended; call when ``socket`` may be readable.
+        """Note which connections are new and which have ended. Call when ``socket`` is readable.
 
-        Returns whether ``most`` notices were taken and there may be more.
+        Takes ``most`` notices at most. Returns True if there may be more.
         """
         for _ in range(most):
             if not self.socket.poll(0):
@@ -150,11 +98,12 @@ class Connections:
                 self._forget(descriptor)
             elif event["event"] in _BROKEN_HANDSHAKES:
                 url = event["endpoint"].decode("utf-8", "replace")
-                self._limited.warning("a connection to %s broke off in the handshake", url)
+                self.cut_off += 1
+                _log.warning("a connection to %s broke off in the handshake", url)
         return True
 
     def _add(self, descriptor: int, now_s: float) -> Connection:
-        """Take note of a new connection; hang up when its owner or all have too many."""
+        """Note a new connection. Hang up if its owner has too many, or all together are."""
         self._forget(descriptor)
         origin = origin_of(descriptor)
         connection = Connection(descriptor, origin, now_s, credit_s=now_s)
@@ -171,7 +120,7 @@ class Connections:
             self._shares.give_back(connection.owner, Resource.CONNECTIONS)
 
     def _count_for(self, connection: Connection, owner: str) -> None:
-        """Have ``owner`` pay for a connection from now on; hang up when it can't."""
+        """Let ``owner`` pay for a connection from now on. Hang up if its share is used up."""
         if connection.owner == owner:
             return
         if connection.owner:
@@ -183,16 +132,16 @@ class Connections:
             self.hang_up(connection, "its owner has used up the share of connections", owner)
 
     def heard(self, route: bytes, frame: zmq.Frame, now_s: float) -> Connection:
-        """Return the connection that a whole message has come from.
+        """Return the connection from which a whole message has come.
 
-        A peer that gave itself a routing id, which no client of ours does, is hung up on:
-        libzmq 4.3.5 aborts when the ROUTER is about to give the same id to another.
+        Hangs up on a peer that gave itself a routing id. No client of msmon does that, and
+        libzmq 4.3.5 aborts when the ROUTER is about to give the same id to another peer.
         """
         self._now_s = now_s
         descriptor = int(frame.get(zmq.SRCFD))
         connection = self._known.get(descriptor)
         if connection is None or connection.route != route:
-            self.take_events()  # the descriptor may be a new connection's by now
+            self.take_events()  # By now the descriptor may be that of a new connection.
             connection = self._known.get(descriptor)
             if connection is None or connection.route not in (b"", route):
                 connection = self._add(descriptor, now_s)
@@ -206,8 +155,8 @@ class Connections:
     def belongs_to(self, connection: Connection, owner: str) -> None:
         """Note whose connection it is, now that its key is known.
 
-        Hangs up on an owner that has used up its time: who connects again at once would have
-        another message carried out each time.
+        Hangs up while the owner is barred. Otherwise an owner without time left could connect
+        again and again, and have one message carried out each time.
         """
         if connection.owner != owner and not connection.ended:
             self._count_for(connection, owner)
@@ -218,7 +167,7 @@ class Connections:
                 del self._barred_until_s[owner]
 
     def charge_time(self, connection: Connection, owner: str, used_s: float) -> None:
-        """Charge what a message took of the loop's time; hang up when that was too much."""
+        """Charge loop time to an owner (see ``charged_s``). Hang up if its share is used up."""
         connection.used_s += used_s
         if connection.used_s < CHARGE_FROM_S:
             return
@@ -228,7 +177,10 @@ class Connections:
             self.hang_up(connection, "its owner has used up the share of the loop's time", owner)
 
     def check(self, now_s: float) -> None:
-        """Hang up on those that keep silent, sooner while memory grows for no good reason."""
+        """Hang up on connections that are silent for too long.
+
+        While memory grows, also on those that send a message that never ends.
+        """
         self._now_s = now_s
         self.take_events()
         grown_bytes = self._growth(now_s)
@@ -253,22 +205,23 @@ class Connections:
         return used - self._calm_bytes
 
     def hang_up_unless(self, allowed: Callable[[str, str], bool]) -> None:
-        """Hang up on all whose address and credential are not ``allowed`` any more."""
+        """Hang up on each connection whose address and credential are no longer ``allowed``."""
         for connection in list(self._known.values()):
             if connection.route and not allowed(connection.address, connection.credential):
                 self.hang_up(connection, "its key or user is no longer allowed")
 
     def hang_up(self, connection: Connection, reason: str, owner: str = "") -> None:
-        """Close a connection; its descriptor stays libzmq's, which then drops all of it."""
+        """Shut a connection down. Its descriptor stays with libzmq, which notices and frees it."""
         if connection.ended:
             return
         connection.ended = True
+        self.cut_off += 1
         origin = connection.origin
         if not connection.logged:
             owner = owner or connection.owner or (origin.owner if origin is not None else "?")
-            self._limited.warning("hung up on %s: %s", origin, reason, owner=owner)
+            _log.warning("hung up on %s: %s", origin, reason, extra={"owner": owner})
         if origin is None or origin_of(connection.descriptor) != origin:
-            return  # it has ended by itself, and the number may be another's
+            return  # It has ended by itself, and the descriptor may be another's by now.
         with contextlib.suppress(OSError), duplicate(connection.descriptor) as one:
             one.shutdown(socket.SHUT_RDWR)
 
@@ -276,8 +229,8 @@ class Connections:
 def _monitor_of(router: zmq.Socket[Any]) -> zmq.Socket[Any]:
     """Return the reading end of the ROUTER's monitor.
 
-    Its own queue is as short as can be: what libzmq accepts before anybody looks is bounded by
-    both queues together (``descriptors.UNSEEN``).
+    Its own queue holds one notice only. libzmq accepts connections until both queues are full,
+    so they decide how many descriptors must be kept free (``descriptors.UNSEEN``).
     """
     router.monitor(_MONITOR, _EVENTS)
     reader: zmq.Socket[Any] = router.context.socket(zmq.PAIR)
@@ -298,7 +251,7 @@ def resident_bytes() -> int:
 
 
 def _bytes_waiting(descriptor: int) -> int:
-    """Return how many bytes of a connection the kernel holds for us (tcp(7), unix(7))."""
+    """Return how many received bytes of a connection nobody has read yet (tcp(7), unix(7))."""
     count = array.array("i", [0])
     try:
         fcntl.ioctl(descriptor, termios.FIONREAD, count)
@@ -308,7 +261,7 @@ def _bytes_waiting(descriptor: int) -> int:
 
 
 def _vouched(frame: zmq.Frame) -> tuple[str, str]:
-    """Return address and user id as the authenticator knows them; empty without one."""
+    """Return address and user id as the authenticator gave them; empty if there was none."""
     try:
         return str(frame.get("Peer-Address")), str(frame.get("User-Id"))
     except (zmq.ZMQError, KeyError):

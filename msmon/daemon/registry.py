@@ -1,9 +1,9 @@
 """The processes that said hello, and whether they still live.
 
-Liveness runs on the monotonic clock. A process that falls silent is "lost", one that
-said goodbye is "ended"; both stay visible for a while, so that a question about them
-has an answer. The owner is part of what identifies a process: what one user registers
-can never be, or continue, the process of another.
+A process that falls silent is "lost", and one that said goodbye is "ended". Both stay visible
+for a while, so that a question about them has an answer. Times are on the monotonic clock, which
+nobody can set back. The owner is part of what identifies a process. So a user can never register
+or continue the process of another user.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _CARRIER_OF = "carrier of "
 
 @dataclass
 class Process:
-    """A registered process. ``last_seen_s`` and ``gone_s`` are on the monotonic clock."""
+    """A registered process. ``last_seen_s`` and ``gone_s`` are on the monotonic clock.
+
+    Written on the broker's loop only: by ``Registry``, and ``session_id`` by ``Streams``.
+    """
 
     info: ProcessInfo
     peer: Peer
@@ -53,7 +56,7 @@ class Process:
     session_id: str = ""
     """The last session that it opened."""
     carrier: bool = False
-    """A framework's helper stands for the process: there may be no agent in it."""
+    """A helper process of a framework speaks for the process, which may have no agent."""
 
     @property
     def key(self) -> str:
@@ -68,7 +71,7 @@ class Process:
 
 
 class Registry:
-    """All processes, by identity and by connection. Used on the broker's loop only."""
+    """All processes, by identity and by connection. The broker's loop writes its state."""
 
     def __init__(self, lost_after_s: float, keep_gone_s: float, shares: Shares) -> None:
         self._shares = shares
@@ -83,7 +86,8 @@ class Registry:
     def all(self) -> list[Process]:
         """Return all processes, also those that are gone, by host, job and rank.
 
-        A carrier is among them as long as it reaches a rank that has no agent.
+        A carrier is among them as long as it reaches a rank that has no agent. Example: a launch
+        of 8 ranks with one carrier, where 7 ranks have an agent.
         """
 
         def order(process: Process) -> tuple[str, str, int, int]:
@@ -96,8 +100,8 @@ class Registry:
     def for_traces(self) -> list[Process]:
         """Return all processes as :meth:`all` does, without carriers of launches with an agent.
 
-        The framework's own trace starts in all ranks that the carrier reaches, and would meet
-        the trace of an agent there.
+        A carrier starts the framework's own trace in all ranks that it reaches. In a rank with an
+        agent two traces would run at once.
         """
         return [item for item in self.all() if not item.carrier or not self._agents_beside(item)]
 
@@ -112,7 +116,8 @@ class Registry:
     def _agents_beside(self, carrier: Process) -> list[ProcessInfo]:
         """Return the ranks of a carrier's launch on its host that have an agent, or had one.
 
-        Only those of the carrier's owner: nobody else can make it look as if it were not needed.
+        Only processes of the carrier's owner count. Otherwise another user could register agents
+        of the same launch, and the carrier would get no more commands.
         """
         own = carrier.info
         return [
@@ -142,9 +147,10 @@ class Registry:
         now_s: float,
         carrier: bool = False,
     ) -> Process:
-        """Take a hello whose ``info`` is confirmed; a newer one of a process replaces the older.
+        """Register a process whose ``info`` is confirmed. A newer hello replaces the older one.
 
-        A connection speaks for one process: a hello for another one makes the former lost.
+        A connection speaks for one process. If it says hello for another one, the former process
+        is lost.
         Raises CommandRefused when other credentials hold this identity, and ShareUsedUp when
         the owner has too many processes.
         """
@@ -164,7 +170,7 @@ class Registry:
         return known
 
     def _add(self, process: Process) -> Process:
-        """Add a process; of an owner with too many, the one that is gone longest makes room."""
+        """Add a process. If its owner has too many, forget the one that has been gone longest."""
         owner = process.peer.owner
         if len(self._by_key) >= MAX_PROCESSES:
             raise CommandRefused("too many processes are registered with this daemon")
@@ -194,7 +200,7 @@ class Registry:
         self._shares.give_back(owner, Resource.REMEMBERED_BYTES, process.status_bytes)
 
     def keep_status(self, process: Process, status: Status, size_bytes: int) -> None:
-        """Keep the last status of a process. Raises ShareUsedUp where its owner's fill memory."""
+        """Keep the last status of a process. Raises ShareUsedUp if its owner's fill their share."""
         owner, grown_bytes = process.peer.owner, size_bytes - process.status_bytes
         if grown_bytes > 0:
             self._shares.take(owner, Resource.REMEMBERED_BYTES, grown_bytes)
@@ -203,7 +209,7 @@ class Registry:
         process.status, process.status_bytes = status, size_bytes
 
     def heard(self, process: Process, now_s: float) -> None:
-        """Note a sign of life; a lost process that speaks again is live again."""
+        """Note a sign of life. A lost process that speaks again is live again."""
         process.last_seen_s = now_s
         if process.life is Life.LOST:
             process.life = Life.LIVE
@@ -216,10 +222,10 @@ class Registry:
             self._remove(process)
 
     def expire(self, now_s: float) -> list[Process]:
-        """Return the processes that became lost since the last call; forget those long gone."""
+        """Return the processes that became lost since the last call. Forget those long gone."""
         stall_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
-        if stall_s > self._lost_after_s / 2:  # this process was stopped, not the agents
+        if stall_s > self._lost_after_s / 2:  # The daemon itself was stopped, not the agents.
             for process in self._by_key.values():
                 process.last_seen_s += stall_s
         lost = []

@@ -29,7 +29,8 @@ from msmon.daemon.access.authentication import Authenticator
 from msmon.daemon.access.descriptors import connection_budget, is_safe, raise_limit
 from msmon.daemon.access.routing_ids import make_routing_ids_unpredictable
 from msmon.daemon.access.shares import Shares
-from msmon.daemon.broker import Broker, DaemonFacts
+from msmon.daemon.broker import Broker
+from msmon.daemon.commands.questions import DaemonFacts
 from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.runtime import LocalAccess, RuntimeDirectory
@@ -224,9 +225,8 @@ async def _until(
             pass
         if bound and not runtime.socket_exists:
             _log.warning("%s has vanished; binding it again", runtime.socket)
-            _unbind(
-                router, runtime.url
-            )  # libzmq removes the file a little later, so bind next time.
+            # libzmq removes the file a little after this call, so the next round binds.
+            _unbind(router, runtime.url)
             bound = False
         elif not bound:
             bound = _bind_again(router, runtime, keys)

@@ -1,8 +1,10 @@
 """Run as ``python attacker.py UID NAME [ARGUMENT…]``: one attack, as a user or with a key.
 
-Each attack is a function below. It lasts :data:`FLOOD_S` seconds or less and prints a JSON list
-of what the daemon said to it. UID -1 stays root, for attacks over TCP, whose endpoint and key
-come from the environment: ATTACK_URL, ATTACK_KEYS.
+Each attack is a function below that returns what the daemon said to it. A flood lasts
+:data:`FLOOD_S` seconds. The program prints a JSON object: "said", and "sent", the number of
+messages (or bare connections) that left this process on a connection that was really open. An
+attack that could not take place ends with an exception. UID -1 stays root, for attacks over TCP,
+whose endpoint and key come from the environment: ATTACK_URL, ATTACK_KEYS.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import resource
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -28,10 +31,12 @@ from msmon.bus.keys import KeyPair
 from msmon.bus.messages import (
     Acknowledged,
     Answer,
+    GapReport,
     Goodbye,
     Hello,
     Message,
     MonitorRequest,
+    Records,
     Refused,
     Selection,
     SessionClosed,
@@ -42,9 +47,12 @@ from msmon.bus.messages import (
     VersionRequest,
 )
 from msmon.errors import MsmonError
-from msmon.sessions import MonitorSettings, ProcessInfo, SessionEnd
+from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 FLOOD_S = 2.0
+CONNECT_LIMIT_S = 15.0
+SENT = [0]
+"""Messages and bare connections so far."""
 CONTEXT = zmq.Context()
 
 
@@ -55,19 +63,37 @@ def endpoint() -> Endpoint:
     return Endpoint(os.environ["ATTACK_URL"], server, KeyPair(public, secret))
 
 
-class Peer:
-    """A connection that sends what it likes."""
+class NotConnected(Exception):
+    """The daemon did not take the connection in time."""
 
-    def __init__(self, routing_id: bytes = b"") -> None:
-        self.socket, self._watch = sockets.connect(CONTEXT, endpoint())
-        self._watch.close()
+
+class Peer:
+    """A connection that sends what it likes. It is open when the object has been made."""
+
+    def __init__(self, limit_s: float = CONNECT_LIMIT_S) -> None:
+        self.socket, watch = sockets.connect(CONTEXT, endpoint())
         self.socket.setsockopt(zmq.SNDTIMEO, 500)
+        end_s = time.monotonic() + limit_s
+        while not any(event.state == "connected" for event in watch.events()):
+            if time.monotonic() > end_s:
+                watch.close()
+                self.socket.close()
+                raise NotConnected
+            watch.socket.poll(100)
+        watch.close()
+
+    def close(self) -> None:
+        self.socket.close()
 
     def send(self, message: Message, payload: tuple[bytes, ...] = ()) -> bool:
+        return self.send_frames(encode(message, "a", payload))
+
+    def send_frames(self, frames: list[bytes], flags: int = 0) -> bool:
         try:
-            self.socket.send_multipart(encode(message, "a", payload))
+            self.socket.send_multipart(frames, flags)
         except zmq.Again:
             return False
+        SENT[0] += 1
         return True
 
     def heard(self, limit_s: float = 0.3) -> list[str]:
@@ -99,14 +125,30 @@ def seconds(limit_s: float = FLOOD_S) -> Iterator[int]:
 # --- claims -----------------------------------------------------------------------------------
 
 
-def claim(pid: str, start_time: str, session_id: str) -> list[str]:
-    """Register as the victim and speak of its session: open, note, close, goodbye."""
-    peer, said = Peer(), []
+def claim(
+    pid: str, start_time: str, session_id: str, connect_limit_s: float = CONNECT_LIMIT_S
+) -> list[str]:
+    """Register as the victim and speak of its session: forge all that an agent can say of it."""
+    peer, said = Peer(connect_limit_s), []
     process = own(pid=int(pid), start_time=int(start_time))
     for role in ("agent", "carrier"):
         said += peer.ask(Hello("1", role, process))
     for message in stream_of(session_id):
-        said += peer.ask(message)
+        peer.send(message)
+    said += peer.heard()
+    peer.close()
+    return said
+
+
+def keep_claiming(pid: str, start_time: str, session_id: str, limit_s: str) -> list[str]:
+    """Do the same again and again; where there is no daemon for a while, go on trying."""
+    said, failed = [], 0
+    for _ in seconds(float(limit_s)):
+        try:
+            said += claim(pid, start_time, session_id, 1.0)
+        except (MsmonError, NotConnected):
+            failed += 1
+            time.sleep(0.05)
     return said
 
 
@@ -120,8 +162,11 @@ def speak_for(session_id: str) -> list[str]:
 
 
 def stream_of(session_id: str) -> list[Message]:
+    """Return one of each message by which somebody could speak in a session."""
     end = SessionEnd(time.time_ns(), "forged")
     return [
+        Records(session_id, 10**9 - 2, 3, 1),
+        GapReport(session_id, 10**9 - 1, Gap("uplink", 1, 2, {"Kernel": 7}, "forged")),
         SessionNote(session_id, 10**9, "parallel_group_info", "{}"),
         Acknowledged(session_id, 10**9),
         SessionClosed(session_id, 10**9 + 1, end),
@@ -199,17 +244,15 @@ def _flood(message: Message, connections: int = 4) -> list[str]:
     said = [word for peer in peers for word in peer.ask(Hello("1", "agent", own()))]
     frames = encode(message, "a")
     for number in seconds():
-        with contextlib.suppress(zmq.Again):
-            peers[number % connections].socket.send_multipart(frames, zmq.NOBLOCK)
+        peers[number % connections].send_frames(frames, zmq.NOBLOCK)
     return [*said, *(word for peer in peers for word in peer.heard(0.1))][:20]
 
 
 def flood_rubbish() -> list[str]:
     peer = Peer()
     for number in seconds():
-        with contextlib.suppress(zmq.Again):
-            frame = os.urandom(200) if number % 2 else b"\x81\xa1v" + b"\x91" * 60_000
-            peer.socket.send_multipart([frame] * 3, zmq.NOBLOCK)
+        frame = os.urandom(200) if number % 2 else b"\x81\xa1v" + b"\x91" * 60_000
+        peer.send_frames([frame] * 3, zmq.NOBLOCK)
     return peer.heard(0.1)[:20]
 
 
@@ -234,7 +277,7 @@ def connect_many() -> list[str]:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     family, address = _address()
-    kept, opened = [], 0
+    kept = []
     for _ in seconds():
         one = socket.socket(family)
         one.settimeout(0.5)
@@ -243,10 +286,10 @@ def connect_many() -> list[str]:
         except OSError:
             one.close()
             continue
-        opened += 1
+        SENT[0] += 1
         if len(kept) < most - 100:
             kept.append(one)
-    return [str(opened)]
+    return []
 
 
 def half_handshakes() -> list[str]:
@@ -260,9 +303,10 @@ def half_handshakes() -> list[str]:
         with contextlib.suppress(OSError):
             one.connect(address)
             one.sendall(greeting)
+            SENT[0] += 1
         kept.append(one)
     time.sleep(FLOOD_S)
-    return [str(len(kept))]
+    return []
 
 
 def _address() -> tuple[int, object]:
@@ -276,6 +320,7 @@ def _address() -> tuple[int, object]:
 def claim_routing_ids() -> list[str]:
     """Connect again and again under routing ids of the form that the ROUTER makes itself."""
     end = endpoint()
+    dealers = []
     for number in range(60):
         dealer = CONTEXT.socket(zmq.DEALER)
         dealer.setsockopt(zmq.LINGER, 0)
@@ -287,14 +332,16 @@ def claim_routing_ids() -> list[str]:
         dealer.routing_id = b"\0" + number.to_bytes(4, "big") if number % 2 else b"victim"
         dealer.connect(end.url)
         dealer.send_multipart(encode(VersionRequest(), "a"))
+        dealers.append(dealer)
     time.sleep(1.0)
+    SENT[0] += len(dealers)
     return []
 
 
 ATTACKS: dict[str, Callable[..., list[str]]] = {
     function.__name__: function
     for function in (
-        *(claim, speak_for, command, flood_hellos, flood_sessions, flood_notes),
+        *(claim, keep_claiming, speak_for, command, flood_hellos, flood_sessions, flood_notes),
         *(flood_heartbeats, flood_requests, flood_status, flood_versions, flood_refused),
         *(flood_rubbish, huge_messages, forge_log_lines, connect_many, half_handshakes),
         claim_routing_ids,
@@ -307,7 +354,9 @@ if __name__ == "__main__":
     if int(uid) >= 0:
         become(int(uid))
     try:
-        print(json.dumps(ATTACKS[name](*arguments)), flush=True)
-    except MsmonError as error:
-        print(json.dumps([str(error)]), flush=True)
+        words = ATTACKS[name](*arguments)
+        print(json.dumps({"said": words, "sent": SENT[0]}), flush=True)
+    except BaseException:  # noqa: BLE001 - said here, because ZeroMQ could wait at the end
+        traceback.print_exc()
+        os._exit(1)
     os._exit(0)

@@ -4,7 +4,10 @@
              ``with victim.recording():`` checks after the block that the export holds exactly what
              the simulation's ledger says, that the victim's requests were answered in time, and
              that the daemon is the same process, within its bound of memory
-``attack``   runs a function of ``attacker.py`` as user ATTACKER, or with a key over TCP
+``attack``   runs a function of ``attacker.py`` as user ATTACKER, or with a key over TCP, and
+             checks that the attack took place
+
+A test module may set HEARTBEAT_S, the interval of its daemon's heartbeats.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from pathlib import Path
 import psutil
 import pytest
 from exports import databases
-from job import Job, Rank
+from job import Job, Rank, wait_for
 from ports import free_port
 
 from msmon.bus.keys import KeyPair, key_file_text, load_or_create_server_keys, write_new
 from msmon.bus.messages import Selection, StatusRequest
+from msmon.bus.rows import StatusRow
 from msmon.errors import BusError
 
 ATTACKS = Path(__file__).parent
@@ -50,12 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Victim:
     """A rank of user VICTIM and the daemon that watches it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, heartbeat_s: float) -> None:
         self.port = free_port()
         self.directory = directory
         self.job = Job(directory, 1, "rate=4000,step_ms=100,seed=3")
         self.job.daemon_options = (
-            *("--allow-users", "everybody", "--heartbeat-s", "0.25"),
+            *("--allow-users", "everybody", "--heartbeat-s", str(heartbeat_s)),
             *("--listen", f"127.0.0.1:{self.port}"),
         )
         self.environ = {
@@ -67,12 +71,19 @@ class Victim:
         self.home.mkdir()
         os.chown(self.home, VICTIM, VICTIM)
         self.session_id = ""
+        self.states: set[str] = set()
+        """The states in which its row was seen."""
         self._sessions = 0
         self._recorded: Counter[str] = Counter()
 
     def start(self) -> None:
         self.job.start_daemon()
-        ledger, stall = self.home / "ledger.json", self.home / "stall.json"
+        self.begin(self.spawn())
+
+    def spawn(self) -> Rank:
+        """Start a rank of the victim that waits for ``begin`` before it loads its agent."""
+        number = len(self.job.ranks)
+        ledger, stall = self.home / f"ledger{number}.json", self.home / "stall.json"
         environ = {
             **self.environ,
             "MSMON_SIMULATE": f"rate=4000,step_ms=100,seed=3,ledger={ledger}",
@@ -80,23 +91,43 @@ class Victim:
             **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
         }
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(ATTACKS / "victim.py"), str(VICTIM)], env=environ
+            [sys.executable, "-W", "error", str(ATTACKS / "victim.py"), str(VICTIM)],
+            env=environ,
+            stdin=subprocess.PIPE,
         )
+        self._recorded = Counter()
         self.job.ranks.append(Rank(0, process, ledger, stall))
-        self.job.await_states("idle")
+        return self.rank
+
+    def begin(self, rank: Rank) -> None:
+        """Let a rank train, and wait until it is registered."""
+        rank.process.stdin.close()
+        self.job.await_states("idle", rank)
+
+    def end(self) -> None:
+        """End the rank normally, and wait until the daemon knows."""
+        self.rank.process.terminate()
+        self.rank.process.wait()
+        self.rank.killed = True
+        wait_for(lambda: self.row().state.value == "ended", "the rank has ended")
 
     @property
     def rank(self) -> Rank:
-        return self.job.ranks[0]
+        """Its latest rank."""
+        return self.job.ranks[-1]
 
     @property
     def memory_bytes(self) -> int:
-        return int(psutil.Process(self.job.daemon.pid).memory_info().rss)
+        """Memory of the daemon; 0 while there is none."""
+        try:
+            return int(psutil.Process(self.job.daemon.pid).memory_info().rss)
+        except psutil.NoSuchProcess:
+            return 0
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record during the block, and check that nothing has disturbed it."""
-        daemon, exports = self.job.daemon.pid, self.home / f"export{self._sessions}"
+        exports = self.home / f"export{self._sessions}"
         self._sessions += 1
         reply = self.job.command(
             "start",
@@ -118,21 +149,27 @@ class Victim:
         reply = self.job.command("stop", self.rank)
         assert reply.outcome == "ok", reply
         self.job.await_states("idle", self.rank)
-        assert (self.job.daemon.poll(), self.job.daemon.pid) == (None, daemon)
+        assert self.job.daemon.poll() is None
         self._check_exact(databases(exports)[self.rank.pid])
 
     def check_answers(self) -> None:
-        """The victim's row is there, and is answered in time."""
+        """The victim's row is there in time, and it records."""
+        assert self.row().state.value == "monitoring"
+
+    def row(self) -> StatusRow:
+        """Return the victim's row, which must be there in time. A restarted daemon has it soon."""
         request = StatusRequest(Selection(pids=[self.rank.pid]))
         deadline_s = time.monotonic() + ANSWER_LIMIT_S
         while True:
-            try:
+            with contextlib.suppress(BusError):  # as a person would, try again
                 rows = self.job.request(request, ANSWER_LIMIT_S).rows
-                break
-            except BusError:  # as a person would, try again
-                assert time.monotonic() < deadline_s
-        (row,) = [row for row in rows if row.uid == VICTIM]
-        assert (row.state.value, row.uid) == ("monitoring", VICTIM)
+                own = [row for row in rows if row.uid == VICTIM]
+                if own:
+                    break
+            assert time.monotonic() < deadline_s
+        assert len(own) == 1
+        self.states.add(own[0].state.value)
+        return own[0]
 
     def _check_exact(self, database) -> None:
         recorded = Counter(self.rank.recorded())
@@ -142,10 +179,10 @@ class Victim:
 
 
 @pytest.fixture(scope="module")
-def victim() -> Iterator[Victim]:
+def victim(request: pytest.FixtureRequest) -> Iterator[Victim]:
     directory = Path(tempfile.mkdtemp(prefix="msmon-")).resolve()
     directory.chmod(0o755)
-    made = Victim(directory)
+    made = Victim(directory, getattr(request.module, "HEARTBEAT_S", 0.25))
     with made.job:
         made.start()
         yield made
@@ -159,10 +196,16 @@ def victim() -> Iterator[Victim]:
 def attack(victim: Victim) -> Callable[..., list[str]]:
     """Run one function of ``attacker.py`` to its end; return what the daemon said to it.
 
-    ``role``: attack over TCP with a key of this role. Meanwhile the victim must get answers.
+    ``role``: attack over TCP with a key of this role. Meanwhile the victim must get answers, and
+    ``watch`` is called again and again.
     """
 
-    def run(name: str, *arguments: object, role: str = "") -> list[str]:
+    def run(
+        name: str,
+        *arguments: object,
+        role: str = "",
+        watch: Callable[[], object] = victim.check_answers,
+    ) -> list[str]:
         environ = {**victim.environ}
         if role:
             environ |= key_variables(victim, role)
@@ -178,14 +221,17 @@ def attack(victim: Victim) -> Callable[..., list[str]]:
                 end_s = time.monotonic() + ATTACK_LIMIT_S
                 while process.poll() is None:
                     assert time.monotonic() < end_s
-                    victim.check_answers()
+                    watch()
                     assert victim.memory_bytes < MEMORY_BOUND_BYTES
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(0.3)
-                said = process.stdout.read()
+                printed = process.stdout.read()
             finally:
                 process.kill()
-        return json.loads(said)
+        assert process.returncode == 0, "the attack did not take place"
+        told = json.loads(printed)
+        assert told["sent"] > 0
+        return told["said"]
 
     return run
 

@@ -1,4 +1,7 @@
-"""Run as ``python victim.py UID``: the rank of a user, which trains until SIGTERM."""
+"""Run as ``python victim.py UID``: the rank of a user, which trains until SIGTERM.
+
+It begins when its standard input ends.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ if __name__ == "__main__":
     import msmon
 
     become(int(sys.argv[1]))
+    sys.stdin.read()
     msmon.init()
     while not ended:
         time.sleep(ITERATION_S)

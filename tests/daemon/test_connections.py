@@ -15,7 +15,9 @@ from msmon.bus import sockets
 from msmon.bus.codec import decode, encode
 from msmon.bus.keys import KeyPair, key_file_text, write_new
 from msmon.bus.messages import Hello, StatusRequest
-from msmon.daemon.connections import CREDIT, CREDIT_PER_S, GROWTH_LIMIT_BYTES, PRICES, Connection
+from msmon.daemon.access.shares import LIMITS, Resource
+from msmon.daemon.connection import CREDIT, CREDIT_PER_S, PRICES, Connection, charged_s
+from msmon.daemon.connections import GROWTH_LIMIT_BYTES
 from msmon.sessions import ProcessInfo
 
 PART_BYTES = 1 << 20
@@ -54,6 +56,17 @@ def test_credit_is_spent_at_once_and_grows_again():
     assert not connection.spend(price, 0.0)
     assert connection.spend(price, 1.0)
     assert connection.credit <= CREDIT_PER_S
+
+
+def test_a_message_costs_its_processor_time():
+    assert charged_s(0.003, 200) == 0.003
+
+
+def test_a_message_that_costs_this_thread_nothing_is_charged_all_the_same():
+    messages_per_s, bytes_per_s = 50_000, 2_000_000_000
+    regained_s = LIMITS[Resource.LOOP_S].refill_per_s
+    assert messages_per_s * charged_s(0.0, 0) > regained_s
+    assert 1000 * charged_s(0.0, bytes_per_s // 1000) > regained_s
 
 
 class Peer:

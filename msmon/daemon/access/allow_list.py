@@ -29,7 +29,11 @@ class AllowedKey:
 
 
 class AllowList:
-    """The clients' keys of one directory; call ``refresh`` now and then to keep it current."""
+    """The clients' keys in one directory. Call ``refresh`` now and then to keep it current.
+
+    One thread at a time may call ``refresh``, which replaces whole objects. So any thread may
+    read meanwhile.
+    """
 
     def __init__(self, keys_directory: Path) -> None:
         self._directory = keys_directory / CLIENTS_DIRECTORY

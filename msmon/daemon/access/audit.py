@@ -64,7 +64,8 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 class AuditLog:
     """The audit log of one daemon. ``note`` never waits; ``close`` waits until all is written.
 
-    The broker's thread notes commands. The threads of the two ``_Part`` write them.
+    The broker's thread writes this object's state. The threads of the two ``_Part`` write the
+    files.
     """
 
     def __init__(self, directory: Path, shares: Shares | None = None) -> None:
@@ -120,7 +121,7 @@ class AuditLog:
 
 
 class _Part:
-    """One file of the audit log, its queue and the thread that empties it."""
+    """One file of the audit log, with its queue and the thread that empties it."""
 
     def __init__(self, path: Path, older_files: int) -> None:
         self._waiting = _Waiting()

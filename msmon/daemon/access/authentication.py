@@ -18,7 +18,6 @@ from zmq.utils import z85
 from msmon.bus.messages import Message
 from msmon.daemon.access.allow_list import AllowList, fingerprint
 from msmon.daemon.access.roles import ROLES_FOR, Role
-from msmon.daemon.limited_log import LimitedLog
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +55,10 @@ class Peer:
 
 
 class Authenticator:
-    """Decides on every connection (ZAP, RFC 27) and names the peer behind every message."""
+    """Decides on every connection (ZAP, RFC 27) and names the peer behind every message.
+
+    The broker's loop writes its state. Another thread may refresh ``allow_list``.
+    """
 
     def __init__(
         self,
@@ -68,29 +70,26 @@ class Authenticator:
         self.allow_list = allow_list
         self._local_users = local_users
         self._insecure = insecure
-        self._limited = LimitedLog(_log)
+        self.refused_count = 0
+        """Connections refused so far."""
         self._own_uid = os.geteuid()
         self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(ZAP_ADDRESS)
 
     def answer_requests(self) -> None:
-        """Answer what libzmq asks; call when ``socket`` may be readable. Never waits."""
+        """Answer what libzmq asks. Call when ``socket`` is readable. Never waits."""
         while self.socket.poll(0):
             frames = self.socket.recv_multipart()
             request_id = frames[1] if len(frames) > 1 else b""
             peer = self._peer_asking(frames)
             if peer is None:
-                self._limited.warning("connection refused: %s", _who(frames))
+                self.refused_count += 1
+                _log.warning("connection refused: %s", _who(frames))
                 reply = (_DENIED, b"not allowed", b"")
             else:
                 reply = (_ALLOWED, b"OK", peer.credential.encode())
             self.socket.send_multipart([_ZAP_VERSION, request_id, *reply, b""])
-
-    @property
-    def refused_count(self) -> int:
-        """Connections refused so far."""
-        return self._limited.count
 
     def _peer_asking(self, frames: list[bytes]) -> Peer | None:
         if len(frames) < 6 or frames[0] != _ZAP_VERSION:
@@ -103,7 +102,7 @@ class Authenticator:
         return None
 
     def peer(self, address: str, credential: str) -> Peer | None:
-        """Return the peer with this libzmq address and ZAP user id, None if not allowed.
+        """Return the peer with this libzmq address and ZAP user id; None if it is not allowed.
 
         The broker calls this for every message, so that a key that was removed from the
         allow-list also loses its open connections.

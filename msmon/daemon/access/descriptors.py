@@ -1,13 +1,13 @@
 """How many connections the daemon can hold, and what the kernel says of each.
 
-libzmq takes every connection that the kernel offers. When the process has no descriptor left
-at that moment, libzmq 4.3.5 aborts it (ipc_listener.cpp: EMFILE is no error that it knows).
-So connections are counted here, in front of the limit:
+libzmq accepts every connection that the kernel offers. If the process has no descriptor left at
+that moment, libzmq 4.3.5 aborts it (ipc_listener.cpp does not expect EMFILE). So connections are
+counted, and the number stays well below the limit:
 
-* :func:`raise_limit` lifts the limit of open files as far as it goes.
-* :func:`connection_budget` keeps a part of it free. libzmq may take :data:`UNSEEN` connections
-  before this process has looked at the first: it tells of each on the ROUTER's monitor, and
-  waits when that many notices are unread. The rest is for files, outputs and libraries.
+* :func:`raise_limit` raises the limit of open files as far as it goes.
+* :func:`connection_budget` keeps a part of it free. libzmq may accept :data:`UNSEEN` connections
+  before this process has looked at the first. It reports each on the ROUTER's monitor, and waits
+  when that many reports are unread. The rest is for files, outputs and libraries.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import struct
 from dataclasses import dataclass
 
 UNSEEN = 1100
-"""Connections that libzmq accepts at most while nobody reads the monitor: its queue holds
-1,000 notices, and each round of its loop adds a few."""
+"""The most connections that libzmq accepts while nobody reads the monitor. The monitor's queue
+holds 1,000 reports, and each round of libzmq's loop adds a few."""
 OWN = 400
-"""Descriptors for everything else than connections."""
+"""Descriptors that are kept for everything but connections."""
 _PEER_CREDENTIALS = struct.Struct("3i")
 _IPV6_NETWORK_BITS = 64
-"""One host commands all addresses of such a network, so they count as one."""
+"""A host can use every address of its /64 network, so these addresses count as one owner."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Origin:
     """The other end of a connection, as the kernel knows it."""
 
     owner: str
-    """Whose share it takes: "uid 1000", or "address 10.0.0.7" until its key is known."""
+    """Who pays for it: "uid 1000", or "address 10.0.0.7" as long as its key is not known."""
     end: str
     """Tells connections of one owner apart: pid, or address and port."""
 
@@ -64,7 +64,7 @@ def is_safe(limit: int) -> bool:
 
 
 def origin_of(descriptor: int) -> Origin | None:
-    """Return the other end of a socket; None when the descriptor is none or has ended."""
+    """Return the other end of a socket; None if the descriptor is no socket or has ended."""
     try:
         with duplicate(descriptor) as one:
             if one.family != socket.AF_UNIX:
@@ -78,7 +78,7 @@ def origin_of(descriptor: int) -> Origin | None:
 
 
 def duplicate(descriptor: int) -> socket.socket:
-    """Return a socket object of its own for a descriptor that libzmq holds. Raises OSError."""
+    """Return a socket for a copy of libzmq's descriptor, to be closed by itself. Raises OSError."""
     return socket.socket(fileno=os.dup(descriptor))
 
 

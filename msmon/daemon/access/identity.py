@@ -1,13 +1,27 @@
 """Who a process is: what the kernel says of its connection and of its pid, not what it claims.
 
-A hello names a pid, a start time, a container. On the local socket the kernel names the
-connecting process, and /proc tells the rest of it. A hello that contradicts is refused, so
-nobody can register the processes of another user. What can't be seen from here, say a pid in
-a container that hides it, stays as claimed; it can only be mistaken for a process of the same
-owner then, because the owner is part of a process's identity (``Registry``).
+A hello names a host, a pid, a start time and a container. On the local socket the kernel names
+the process that connected, and /proc tells the rest of it. A hello that contradicts is refused,
+so nobody can register the processes of another user. The host name is not compared but set: a
+process in the daemon's own UTS namespace has the daemon's host name, whatever it claims.
 
-Operators are believed: root and the daemon's own user can do everything anyway, and tools of
-theirs may register processes in the place of others, as simulations do.
+Some claims can't be checked, and stay as they are. Example: the daemon runs in a container of its
+own and sees no /proc entry of the pid. Such a process can only be mistaken for another of the
+same owner, because the owner is part of a process's identity (``Registry``).
+
+The kernel's word is about the moment of connecting. What follows from that:
+
+* Covered: a process passes its connection on to another one (fork, SCM_RIGHTS) and ends. The
+  socket and its uid stay the same, so the other one speaks with the rights of that uid. Who
+  passes a connection on gives those rights away, as with any open file.
+* Covered: the pid ends and another user's process gets its number. A hello over the old
+  connection can then describe that process, but it is registered under the uid of the connection.
+  It never meets the real one, and may command and write only as that uid.
+* Not covered: the same between two processes of one user. One user's processes are not
+  protected from each other.
+
+Operators are believed. Root and the daemon's own user can do everything anyway, and their tools
+may register processes in the place of others, as simulations do.
 """
 
 from __future__ import annotations
@@ -43,6 +57,8 @@ class SeenByKernel:
     """The 64 digits that container runtimes put into the cgroup's name."""
     same_clock: bool
     """Whether it reads start times as the daemon does: both are in one time namespace."""
+    same_host: bool
+    """Whether it surely has the daemon's host name: both are in one UTS namespace."""
 
 
 def seen_by_kernel(pid: int, proc: Path = PROC) -> SeenByKernel | None:
@@ -54,19 +70,23 @@ def seen_by_kernel(pid: int, proc: Path = PROC) -> SeenByKernel | None:
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     numbers = fields.get("NSpid", str(pid)).split()
     container = _CONTAINER_ID.search(_read(proc / str(pid) / "cgroup"))
+    own_hosts = {_link(proc / "self" / "ns" / "uts")} - {""}
     return SeenByKernel(
         own_pid=int(numbers[-1]),
         parent=int(fields.get("PPid", "0")),
         start_time=int(stat[19]),
         container=container[0] if container else "",
         same_clock=_link(proc / str(pid) / "ns" / "time") == _link(proc / "self" / "ns" / "time"),
+        same_host=_link(proc / str(pid) / "ns" / "uts") in own_hosts,
     )
 
 
-def confirmed(claim: ProcessInfo, peer: Peer, carrier: bool, proc: Path = PROC) -> ProcessInfo:
-    """Return who a process is that a peer says hello for.
+def confirmed(
+    claim: ProcessInfo, peer: Peer, carrier: bool, daemon_host: str, proc: Path = PROC
+) -> ProcessInfo:
+    """Return who the process is for which a peer says hello.
 
-    ``carrier``: the peer is a helper process, and the claim is on the rank that started it.
+    ``carrier``: the peer is a helper process, and the claim is about the rank that started it.
     Raises CommandRefused when the kernel says otherwise.
     """
     if peer.uid < 0:  # nobody vouches for a process of another machine: it has no uid here
@@ -82,7 +102,7 @@ def confirmed(claim: ProcessInfo, peer: Peer, carrier: bool, proc: Path = PROC) 
         _require_equal("start time", claim.start_time, seen.start_time, peer)
     if seen.container and _CONTAINER_ID.fullmatch(claim.container):
         _require_equal("container", claim.container, seen.container, peer)
-    return claim
+    return dataclasses.replace(claim, host=daemon_host) if seen.same_host else claim
 
 
 def _rank_of_carrier(claim: ProcessInfo, peer: Peer, proc: Path) -> SeenByKernel | None:
@@ -119,7 +139,7 @@ def _uid(pid: int, proc: Path) -> int:
 def _link(path: Path) -> str:
     try:
         return os.readlink(path)
-    except OSError:  # a kernel without time namespaces, or not ours to read
+    except OSError:  # The kernel has no such namespaces, or the daemon may not read the link.
         return ""
 
 

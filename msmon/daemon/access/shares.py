@@ -1,7 +1,7 @@
 """What each owner of connections and data may use of the daemon: one share per resource.
 
-One daemon serves every user of a node. Whatever a peer can make grow or take is counted
-here against its owner, and refused when that owner's share is used up. Example: a user who
+One daemon serves every user of a node. Whatever a peer can make grow or can use up is counted
+here against its owner. When the owner's share is used up, more is refused. Example: a user who
 opens connections in a loop is refused at the 257th, and no other user notices.
 
 An owner is the text ``Peer.owner``: "uid 1000" for a local user, "key NAME" for a TCP key.
@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from msmon.errors import CommandRefused
 
 _FORGET_IDLE_AT = 4096
-"""Owners above which those that hold nothing are forgotten; keys and uids are many at most."""
+"""Number of accounts above which those that hold nothing are forgotten, to bound the memory."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How much one owner may hold of a resource, or use per second.
+    """How much of a resource one owner may hold, or use per second.
 
-    ``refill_per_s`` is 0 for what is held and given back. Otherwise ``amount`` may be used at
-    once, and comes back at that rate. An operator is trusted: ``operator_factor`` widens both.
+    ``refill_per_s`` is 0 for what is held and given back, such as connections. Otherwise
+    ``amount`` may be used at once and comes back at that rate, such as loop time.
+    ``operator_factor`` multiplies both for operators, who are trusted.
     """
 
     amount: float
@@ -51,7 +52,8 @@ class Resource(enum.Enum):
 
 
 KEY_FACTOR = 4.0
-"""For what is held, not for rates: a key may stand for several nodes, but there is one loop."""
+"""Multiplies what a key may hold, because a key may stand for several nodes. Rates are not
+multiplied, because the loop and the disk that are shared do not grow with the nodes."""
 _MIB = float(1 << 20)
 
 LIMITS: dict[Resource, Limit] = {
@@ -81,7 +83,10 @@ class ShareUsedUp(CommandRefused):
 
 @dataclass
 class _Account:
-    """What one owner holds of one resource. For a rate: what it has used and not yet regained."""
+    """What one owner holds of one resource. For a rate: what it has used and not yet regained.
+
+    Any thread may write it, under the lock of ``Shares``.
+    """
 
     used: float = 0.0
     at_s: float = 0.0
@@ -90,9 +95,9 @@ class _Account:
 class Shares:
     """The shares of all owners.
 
-    Every method may be called from any thread: the broker's loop takes most, the threads of
-    outputs take and give back QUEUED_BYTES and DISK_BYTES. ``is_operator`` says whether the
-    wider limits hold for an owner; it must not block.
+    Every method may be called from any thread, and changes state under one lock. The broker's
+    loop counts most resources. The threads of outputs count QUEUED_BYTES and DISK_BYTES.
+    ``is_operator`` says whether the wider limits hold for an owner. It must not block.
     """
 
     def __init__(
@@ -122,7 +127,7 @@ class Shares:
             raise ShareUsedUp(owner, resource, self.limit(owner, resource))
 
     def try_take(self, owner: str, resource: Resource, amount: float = 1) -> bool:
-        """Count ``amount`` against the owner; False when the share does not hold that much."""
+        """Count ``amount`` against the owner. False if the share is too small; nothing counts then."""
         with self._lock:
             account = self._account(owner, resource)
             used = self._settled(owner, resource, account)
@@ -132,9 +137,10 @@ class Shares:
             return True
 
     def charge(self, owner: str, resource: Resource, amount: float) -> bool:
-        """Count what has been used already, whatever the share; False when that was too much.
+        """Count what has been used already. False: that was more than the share.
 
-        For costs that are known afterwards only, such as the time a message took.
+        For costs that are known only afterwards, such as the time that a message took. A debt
+        is at most one share, so that it is paid off in bounded time.
         """
         with self._lock:
             account = self._account(owner, resource)
@@ -153,7 +159,7 @@ class Shares:
                 del self._accounts[owner, resource]
 
     def _account(self, owner: str, resource: Resource) -> _Account:
-        """Return the account, a new one where there is none; the lock is held."""
+        """Return the account, or make it. The caller holds the lock."""
         account = self._accounts.get((owner, resource))
         if account is None:
             if len(self._accounts) >= _FORGET_IDLE_AT:
@@ -162,7 +168,7 @@ class Shares:
         return account
 
     def _settled(self, owner: str, resource: Resource, account: _Account) -> float:
-        """Give a rate what time has brought back, and return what is used; the lock is held."""
+        """Subtract what time has brought back and return the rest. The caller holds the lock."""
         limit = LIMITS[resource]
         if limit.refill_per_s:
             now_s = self._clock_s()

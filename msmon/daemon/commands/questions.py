@@ -1,0 +1,86 @@
+"""The answers to ``status`` and ``version``: what the daemon knows, without asking any agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msmon import __version__
+from msmon.bus import messages
+from msmon.bus.messages import Reply
+from msmon.bus.rows import DaemonRow, Row
+from msmon.bus.words import Outcome
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.commands.base import probing
+from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.registry import Registry
+from msmon.daemon.rows import output_row, status_row
+from msmon.daemon.selection import Chooser, select, unknown_text
+from msmon.daemon.streams import Streams
+
+
+@dataclass(frozen=True)
+class DaemonFacts:
+    """What a client may know of the daemon itself."""
+
+    host: str
+    pid: int
+    uid: int
+    insecure: bool
+    listens: tuple[str, ...]
+
+
+class Questions:
+    """Answers from the daemon's state and changes nothing. Runs on the broker's loop.
+
+    ``refused`` returns how many messages, and how many connections, were refused so far.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        streams: Streams,
+        outputs: Outputs,
+        facts: DaemonFacts,
+        refused: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._registry = registry
+        self._streams = streams
+        self._outputs = outputs
+        self._facts = facts
+        self._refused = refused
+
+    def status(self, request: messages.StatusRequest, peer: Peer) -> Reply:
+        """Return a row for each selected process, or why none matched."""
+        known = self._registry.all()
+        now_s = time.monotonic()
+        chooser = Chooser(request.selection)
+        shown = [process for process in known if chooser.matches(process)]
+        rows: list[Row] = [
+            status_row(process, peer, self._streams, self._outputs, now_s) for process in shown
+        ]
+        selected = select(request.selection, known, self._facts.host, now_s, probing(peer))
+        daemon = self._daemon_row(peer)
+        if shown:
+            return Reply(Outcome.OK, unknown_text(selected.missing), rows=rows, daemon=daemon)
+        return Reply(selected.outcome, selected.text, selected.next_step, daemon=daemon)
+
+    def version(self, peer: Peer) -> Reply:
+        """Return what there is to know of the daemon itself."""
+        return Reply(Outcome.OK, daemon=self._daemon_row(peer))
+
+    def _daemon_row(self, peer: Peer) -> DaemonRow:
+        refused_messages, refused_connections = self._refused()
+        return DaemonRow(
+            version=__version__,
+            protocol=f"{messages.PROTOCOL_MAJOR}.{messages.PROTOCOL_MINOR}",
+            host=self._facts.host,
+            pid=self._facts.pid,
+            uid=self._facts.uid,
+            insecure=self._facts.insecure,
+            listens=list(self._facts.listens),
+            sinks=[output_row(row, peer) for row in self._outputs.status()],
+            refused_messages=refused_messages,
+            refused_connections=refused_connections,
+        )
