@@ -127,7 +127,7 @@ class Shares:
             raise ShareUsedUp(owner, resource, self.limit(owner, resource))
 
     def try_take(self, owner: str, resource: Resource, amount: float = 1) -> bool:
-        """Count ``amount`` against the owner. False if the share is too small; nothing counts then."""
+        """Count ``amount`` against the owner, or return False if that would be too much."""
         with self._lock:
             account = self._account(owner, resource)
             used = self._settled(owner, resource, account)
