@@ -10,7 +10,7 @@ from faults import FaultRun, Load
 
 SHORT = Load(
     ranks=8,
-    rate=1000,
+    rate=400,
     calm_s=0.3,
     away_s=0.5,
     stopped_s=5.0,
