@@ -37,7 +37,11 @@ def _connected(url: str, timeout_s: float) -> socket.socket:
     if transport == "ipc":
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout_s)
-        connection.connect(address)
+        try:
+            connection.connect(address)
+        except OSError:
+            connection.close()
+            raise
         return connection
     host, _, port = address.rpartition(":")
     return socket.create_connection((host.strip("[]"), int(port)), timeout_s)
