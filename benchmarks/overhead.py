@@ -34,10 +34,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msmon
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.records.kinds import ActivityKind

@@ -8,13 +8,13 @@ import time
 from typing import Any
 
 import msmon
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.collector import Collector
 from msmon.agent.link.notices import Notices
 from msmon.agent.link.pending import PendingCommand, PendingCommands, SeenRequests
 from msmon.agent.link.thread import Link
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
-from msmon.agent.ranks import process
+from msmon.agent.ranks import this_process as process
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.pause import MonitorPause

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
 from msmon.agent.monitoring import Monitoring
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.pause import MonitorPause

@@ -16,9 +16,9 @@ from typing import Any
 import zmq
 
 from msmon.agent.agent import Agent
-from msmon.agent.log import AgentLog
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.ranks import evidence as ranks
-from msmon.agent.ranks import process
+from msmon.agent.ranks import this_process as process
 from msmon.agent.steps import sources as step_sources
 from msmon.agent.steps.counter import MAX_STEP, StepCounter
 from msmon.agent.steps.import_watch import ImportWatch

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
 from msmon.agent.session import MonitoringSession
 from msmon.agent.session_answers import session_answer, totals
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.bus.words import ProcessState
 from msmon.errors import CommandRefused, MsmonError, UsageError
-from msmon.recording import library
+from msmon.recording import loading as library
 from msmon.recording.calls import MsptiCall
 from msmon.recording.recorder import Recorder
 from msmon.records.kinds import format_kinds

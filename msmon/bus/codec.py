@@ -19,7 +19,7 @@ import msgpack
 from msmon.bounds import Bound
 from msmon.bus import messages
 from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Message, Reply
-from msmon.bus.schema import (
+from msmon.bus.validation import (
     TOLD,
     checker_of_fields,
     default_of,

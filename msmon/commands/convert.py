@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from msmon.commands.signals import ended_by_signals
-from msmon.conversion.run import Report, convert
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.convert import Report, convert
+from msmon.conversion.sources.search import find_sources
 from msmon.conversion.sources.source import Source
 from msmon.conversion.targets.choosing import FORMATS, TRACE_NAME, choose_target
 from msmon.conversion.targets.target import Target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
-from msmon.daemon.outputs.session import OpenAnswer
+from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.registry import Process
 from msmon.errors import CommandRefused
 from msmon.sessions import SessionInfo

@@ -29,8 +29,8 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import Closing
 from msmon.daemon.outputs.from_wire import delivery_of
+from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.outputs.session import OpenAnswer
 from msmon.daemon.registry import Life, Process
 from msmon.daemon.stream import Stream, daemon_id, owner_of
 from msmon.errors import CommandRefused, MsmonError

@@ -14,7 +14,7 @@ from msmon.diagnosis.finding import Finding, fail, ok, warn
 from msmon.diagnosis.surroundings import Surroundings
 from msmon.errors import LibraryUnavailable
 from msmon.ffi.library import locate
-from msmon.recording.library import is_simulated
+from msmon.recording.loading import is_simulated
 
 PROBE = ("-m", "msmon.diagnosis.mspti_probe")
 PROBE_LIMIT_S = 8.0

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from msmon.errors import MsmonError
-from msmon.recording.library import load
+from msmon.recording.loading import load
 
 
 def probe() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from msmon.diagnosis.proc import SeenProcess
 from msmon.diagnosis.surroundings import Surroundings
 from msmon.errors import LibraryUnavailable
 from msmon.ffi.library import LIBRARY_NAME, Location, locate
-from msmon.recording.library import is_simulated
+from msmon.recording.loading import is_simulated
 
 FREE_OF_PRELOAD = (9, 0)
 """Since this version of CANN only PRELOADED_KINDS need LD_PRELOAD; before, all kinds do."""

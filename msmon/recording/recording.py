@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from msmon.errors import CommandRefused, MsmonError
-from msmon.recording.library import open_recorder
+from msmon.recording.loading import open_recorder
 from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind

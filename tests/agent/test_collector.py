@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from msmon.agent import monitoring as monitoring_module
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
 from msmon.agent.session import MonitoringSession
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer

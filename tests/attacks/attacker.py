@@ -23,7 +23,7 @@ from dataclasses import replace
 import zmq
 from attacks.as_user import become
 
-from msmon.agent.ranks.process import current_process
+from msmon.agent.ranks.this_process import current_process
 from msmon.bus import sockets
 from msmon.bus.codec import decode, encode
 from msmon.bus.endpoints import Endpoint, local_endpoint

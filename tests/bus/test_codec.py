@@ -31,7 +31,7 @@ from msmon.bus.messages import (
     StatusRequest,
 )
 from msmon.bus.rows import MissingRow
-from msmon.bus.schema import hints_of
+from msmon.bus.validation import hints_of
 from msmon.bus.words import Outcome
 from msmon.errors import MsmonError, ProtocolMismatch, UsageError
 from msmon.sessions import Counts, Gap, ProcessInfo, SessionEnd

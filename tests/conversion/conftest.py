@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.sources.search import find_sources
 from msmon.conversion.sources.source import Source
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES

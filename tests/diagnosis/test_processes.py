@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from msmon.agent.ranks import evidence as ranks
-from msmon.agent.ranks.process import current_process
+from msmon.agent.ranks.this_process import current_process
 from msmon.diagnosis import processes
 from msmon.diagnosis.finding import Level
 from msmon.diagnosis.proc import SeenProcess
@@ -168,7 +168,9 @@ def test_no_daemon_and_no_ranks_are_told_apart(place, find) -> None:
 
 
 def test_proc_of_a_real_process_agrees_with_what_the_agent_says_of_itself() -> None:
-    code = "from msmon.agent.ranks.process import current_process as c; print(c().pid); input()"
+    code = (
+        "from msmon.agent.ranks.this_process import current_process as c; print(c().pid); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -186,7 +188,7 @@ def test_proc_of_a_real_process_agrees_with_what_the_agent_says_of_itself() -> N
 
 def test_equal_pids_in_different_namespaces_are_different_processes() -> None:
     code = (
-        "from msmon.agent.ranks.process import current_process as c\n"
+        "from msmon.agent.ranks.this_process import current_process as c\n"
         "p = c(); print(p.pid, p.container, p.key)"
     )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]

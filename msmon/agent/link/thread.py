@@ -18,11 +18,11 @@ from typing import Any
 
 import zmq
 
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.connection import Connection, ConnectionLost
 from msmon.agent.link.notices import Notices
 from msmon.agent.link.pending import PendingCommands
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
 from msmon.bus.endpoints import Endpoint
 from msmon.bus.messages import (
     Acknowledged,

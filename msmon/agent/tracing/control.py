@@ -10,7 +10,7 @@ from typing import Any
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend, make_backend
 from msmon.agent.tracing.plan import TracePlan
-from msmon.agent.tracing.run import StepPassed
+from msmon.agent.tracing.trace_run import StepPassed
 from msmon.agent.tracing.tracer import Tracer
 from msmon.bus.messages import Answer
 from msmon.errors import CommandRefused, UsageError

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from msmon.agent.log import AgentLog
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.pause import MonitorPause
-from msmon.agent.tracing.run import TraceRun
+from msmon.agent.tracing.trace_run import TraceRun
 from msmon.bus.messages import MAX_PROBLEM_CHARACTERS
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import FINISHED, TraceState

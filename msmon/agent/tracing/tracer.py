@@ -20,13 +20,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from msmon.agent.log import AgentLog
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend
 from msmon.agent.tracing.current import CurrentTrace, range_of
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan
-from msmon.agent.tracing.run import TraceRun
+from msmon.agent.tracing.trace_run import TraceRun
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import TraceState
 from msmon.errors import CommandRefused

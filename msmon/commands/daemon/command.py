@@ -17,14 +17,14 @@ import msmon
 from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
 from msmon.bus.keys import keys_directory
 from msmon.commands.daemon.config import Settings, in_force, shown, use_config
-from msmon.commands.daemon.options import DAEMON_OPTIONS, daemon_options
+from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS, daemon_options
 from msmon.commands.daemon.unit import install, next_commands, system_files, user_files
 from msmon.daemon.access.audit import state_directory
 from msmon.daemon.access.owners import owner_directory
 from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.outputs import OnCommit, Outputs, OutputsConfig
-from msmon.daemon.outputs.progress import ProgressDirectory
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.daemon.runtime import LocalAccess
 from msmon.daemon.service import DaemonSettings, Surface, serve
 from msmon.daemon.timing import Timing

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from msmon.commands.daemon.options import DAEMON_OPTIONS, DaemonOption
+from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS, DaemonOption
 from msmon.errors import UsageError
 
 if sys.version_info >= (3, 11):

@@ -104,7 +104,7 @@ class Cluster:
         environ = {**self._environ, **{key: str(value) for key, value in variables.items()}}
         with self._log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "msmon.commands.demo.process", *arguments],
+                [sys.executable, "-m", "msmon.commands.demo.child", *arguments],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -22,7 +22,7 @@ from msmon.bus.words import MonitorAction, Outcome
 from msmon.commands.asking.answers import in_rank_order, sentence
 from msmon.commands.asking.parameters import option_from
 from msmon.commands.demo.cluster import METRICS_FILE, TOTALS_FILE, Cluster
-from msmon.commands.demo.table import operator_table, verdict
+from msmon.commands.demo.operator_table import operator_table, verdict
 from msmon.commands.demo.totals import Totals, read_totals
 from msmon.commands.signals import ended_by_signals
 from msmon.errors import MsmonError, UsageError

@@ -13,7 +13,7 @@ from msmon.commands.asking.answers import show_answer
 from msmon.commands.asking.connection import Connection, daemon_options
 from msmon.commands.asking.parameters import Command, option_from, select_processes
 from msmon.commands.asking.paths import absolute_path
-from msmon.commands.nputrace.progress import wait_for_traces
+from msmon.commands.nputrace.waiting import wait_for_traces
 from msmon.errors import UsageError
 from msmon.settings.options import MAX_U32, Option, whole_number
 from msmon.settings.trace_options import TRACE_OPTIONS

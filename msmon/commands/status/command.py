@@ -17,7 +17,7 @@ from msmon.bus.words import Outcome
 from msmon.commands.asking.answers import as_json, daemons, show_answer
 from msmon.commands.asking.connection import Connection, daemon_options
 from msmon.commands.asking.parameters import option_from, select_processes
-from msmon.commands.status.table import daemon_lines, details, notes, process_table
+from msmon.commands.status.process_table import daemon_lines, details, notes, process_table
 from msmon.errors import MsmonError
 from msmon.settings.options import Option, real_number
 

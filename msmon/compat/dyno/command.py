@@ -19,8 +19,8 @@ from msmon.bus.words import MonitorAction, TraceAction
 from msmon.commands.asking.connection import LOOPBACK_HOSTS, Connection
 from msmon.commands.asking.parameters import checked
 from msmon.commands.asking.paths import absolute_path
-from msmon.compat.dyno import requests as dyno_requests
-from msmon.compat.dyno.answers import show, show_matched, show_status
+from msmon.compat.dyno import translation as dyno_requests
+from msmon.compat.dyno.responses import show, show_matched, show_status
 from msmon.errors import MsmonError, UsageError
 from msmon.settings.options import MONITOR_OPTION, MONITOR_OPTIONS, Option
 from msmon.settings.trace_options import TRACE_OPTIONS

@@ -13,13 +13,13 @@ import queue
 import time
 
 import msmon
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.notices import Notices
 from msmon.agent.link.pending import PendingCommand, PendingCommands
 from msmon.agent.link.thread import Link
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.log import AgentLog
 from msmon.agent.ranks import evidence as ranks
-from msmon.agent.ranks import process
+from msmon.agent.ranks import this_process as process
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Answer, Hello, Status
 from msmon.bus.words import MONITORING_ACTIONS, AgentAction, ProcessState

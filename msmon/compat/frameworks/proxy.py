@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msmon.agent import lifecycle
-from msmon.agent.log import AgentLog
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.steps.counter import MAX_STEP
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import MONITORING_ACTIONS, MonitorAction, TraceState

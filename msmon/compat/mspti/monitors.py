@@ -26,7 +26,7 @@ from msmon.compat.mspti.from_batches import (
     range_data,
 )
 from msmon.compat.mspti.subscription import SUCCESS, Subscription, result_of, say
-from msmon.recording.library import load
+from msmon.recording.loading import load
 from msmon.recording.recording import FLUSH_INTERVAL_S
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind

@@ -17,7 +17,7 @@ from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
-from msmon.daemon.commands.base import Commands, Order
+from msmon.daemon.commands.command_base import Commands, Order
 from msmon.daemon.commands.commander import Commander
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Process, Registry

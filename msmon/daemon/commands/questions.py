@@ -12,7 +12,7 @@ from msmon.bus.messages import Reply
 from msmon.bus.rows import DaemonRow, Row
 from msmon.bus.words import Outcome
 from msmon.daemon.access.authentication import Peer
-from msmon.daemon.commands.base import probing
+from msmon.daemon.commands.command_base import probing
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Registry
 from msmon.daemon.rows import output_row, status_row

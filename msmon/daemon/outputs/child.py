@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from msmon.daemon.outputs.answers import Done, Failed, FromProcess, Keep, Logged, encode
+from msmon.daemon.outputs.child_answers import Done, Failed, FromProcess, Keep, Logged, encode
 from msmon.daemon.outputs.delivery import Opening, Request
 from msmon.daemon.outputs.rights import Limits, Rights, restrict
 from msmon.errors import SinkError

@@ -22,11 +22,11 @@ from msmon.bus.rows import OutputRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
 from msmon.daemon.outputs.hosts import SinkHost, ThreadHost
+from msmon.daemon.outputs.output_session import FIRST_RETRY_S
 from msmon.daemon.outputs.process import ProcessHost
-from msmon.daemon.outputs.progress import ProgressDirectory
 from msmon.daemon.outputs.rights import Limits
-from msmon.daemon.outputs.session import FIRST_RETRY_S
 from msmon.daemon.outputs.session_queue import QUEUE_BYTES, SessionQueue
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.daemon.outputs.writer import SessionWriter
 from msmon.errors import MsmonError, SinkError
 from msmon.sessions import DropStage, merged_drops

@@ -21,9 +21,9 @@ from msmon.daemon.access.shares import Shares
 from msmon.daemon.outputs.delivery import Delivery, ExportCheck
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.output import IDLE_S, CheckDone, Output
-from msmon.daemon.outputs.progress import ProgressDirectory
+from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.rights import Limits, warn_of_missing_rights
-from msmon.daemon.outputs.session import OpenAnswer
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.errors import MsmonError, SinkError
 from msmon.sessions import Drops, SessionInfo, merged_drops
 from msmon.sinks.catalog import EXPORT_SINKS, sink_class

@@ -25,8 +25,8 @@ from typing import Any
 
 import msmon
 from msmon.daemon.access.owners import Owner
-from msmon.daemon.outputs.answers import MAX_BYTES, Done, Failed, Keep, Logged, decode
 from msmon.daemon.outputs.child import Beginning
+from msmon.daemon.outputs.child_answers import MAX_BYTES, Done, Failed, Keep, Logged, decode
 from msmon.daemon.outputs.delivery import Answer, ExportCheck, Forgetting, Opening, Request
 from msmon.daemon.outputs.hosts import HostEnded
 from msmon.daemon.outputs.rights import Limits, rights_for

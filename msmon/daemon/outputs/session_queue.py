@@ -24,7 +24,7 @@ from msmon.daemon.outputs.delivery import (
     Delivery,
     GapDelivery,
 )
-from msmon.daemon.outputs.session import OpenAnswer, OutputSession, skipped
+from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession, skipped
 from msmon.sessions import Drops, DropStage, SessionInfo
 
 QUEUE_BYTES = 128 << 20

@@ -22,8 +22,7 @@ from msmon.daemon.outputs.delivery import (
     kind_and_count,
 )
 from msmon.daemon.outputs.hosts import HostEnded, SinkHost
-from msmon.daemon.outputs.progress import ProgressDirectory
-from msmon.daemon.outputs.session import (
+from msmon.daemon.outputs.output_session import (
     LAST_RETRY_S,
     Block,
     OpenAnswer,
@@ -31,6 +30,7 @@ from msmon.daemon.outputs.session import (
     skipped,
 )
 from msmon.daemon.outputs.session_queue import SessionQueue
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.errors import MsmonError, SinkError
 from msmon.sessions import DropStage
 from msmon.sinks.base import SessionOutput

@@ -14,7 +14,7 @@ from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.sqlite.pairing import set_apart_unpaired
-from msmon.sinks.sqlite.session import SessionDatabase
+from msmon.sinks.sqlite.session_file import SessionDatabase
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from msmon.agent.log import AgentLog
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan

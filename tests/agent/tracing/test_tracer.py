@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from msmon.agent.log import AgentLog
+from msmon.agent.agent_log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan
-from msmon.agent.tracing.run import StepPassed
+from msmon.agent.tracing.trace_run import StepPassed
 from msmon.agent.tracing.tracer import Tracer
 from msmon.bus.codec import encode
 from msmon.bus.messages import Status

@@ -8,7 +8,7 @@ import pytest
 
 from msmon.commands.daemon.command import daemon, main
 from msmon.commands.daemon.config import Setting, in_force, read_config
-from msmon.commands.daemon.options import DAEMON_OPTIONS
+from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS
 from msmon.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pytest
 from fixtures.rows import answer_row, status_row
 
 from msmon.bus.messages import Reply, TraceRequest
-from msmon.commands.nputrace import progress as trace_progress
+from msmon.commands.nputrace import waiting as trace_progress
 from msmon.settings.trace_options import TRACE_OPTIONS
 
 ACCEPTED = answer_row(text="accepted", trace_id="t")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from msmon.conversion.sources.database_access import ForgedDatabase, ReadOnlyDatabase
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.sources.search import find_sources
 
 PAGE_BYTES = 32768
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.sources.search import find_sources
 
 RECORD = {"kind": "ExternalCorrelation", "correlationId": 1, "externalId": 2, "externalKind": 3}
 MARKER = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.sources.search import find_sources
 from msmon.errors import UsageError
 from msmon.records.batch import printable
 from msmon.records.dtypes import DTYPES

@@ -12,8 +12,8 @@ from typing import Any
 import openpyxl
 import pytest
 
-from msmon.conversion.run import Report, convert
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.convert import Report, convert
+from msmon.conversion.sources.search import find_sources
 from msmon.conversion.targets.choosing import FORMATS, choose_target
 from msmon.errors import UsageError
 

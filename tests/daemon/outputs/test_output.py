@@ -19,7 +19,7 @@ from msmon.daemon.access.shares import LIMITS, Resource, Shares
 from msmon.daemon.outputs import writer
 from msmon.daemon.outputs.delivery import BatchDelivery, Closing, NoteDelivery
 from msmon.daemon.outputs.output import Output
-from msmon.daemon.outputs.session import OpenAnswer
+from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from msmon.daemon.outputs.progress import ProgressDirectory
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.sinks.sqlite import file as sqlite_file
 from msmon.sinks.sqlite.sink import SqliteSink
 
@@ -108,7 +108,7 @@ import importlib.util, pathlib, sys
 spec = importlib.util.spec_from_file_location("shared", sys.argv[1])
 shared = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(shared)
-from msmon.daemon.outputs.progress import ProgressDirectory
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.sinks.sqlite.sink import SqliteSink
 sink = SqliteSink()
 session = shared.make_session(pathlib.Path(sys.argv[2]))

@@ -18,7 +18,7 @@ from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress
 from msmon.sinks.exports import FileIdentity
-from msmon.sinks.sqlite import session as sqlite_session
+from msmon.sinks.sqlite import session_file as sqlite_session
 from msmon.sinks.sqlite.sink import SqliteSink
 
 END = SessionEnd(1_790_000_100_000_000_000, "stop")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msmon.commands.demo.totals import OperatorTotal, Totals
-from msmon.commands.status.table import elastic
+from msmon.commands.status.process_table import elastic
 
 LAG_THRESHOLD = 0.9
 """A rank lags when its mean collective lasts less than this share of the others' median.

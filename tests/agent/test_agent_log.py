@@ -8,8 +8,8 @@ import os
 import pytest
 
 from msmon import logs
-from msmon.agent import log
-from msmon.agent.log import AgentLog
+from msmon.agent import agent_log as log
+from msmon.agent.agent_log import AgentLog
 
 
 def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):

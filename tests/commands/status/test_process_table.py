@@ -8,7 +8,7 @@ import pytest
 from fixtures.rows import status_row
 from rich.console import Console, Group
 
-from msmon.commands.status.table import (
+from msmon.commands.status.process_table import (
     age_text,
     details,
     dropped_text,

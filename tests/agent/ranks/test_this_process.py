@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from msmon.agent.ranks import evidence as ranks
-from msmon.agent.ranks import process
+from msmon.agent.ranks import this_process as process
 from msmon.bus.codec import encode
 from msmon.bus.messages import Hello
 

@@ -43,7 +43,7 @@ def run_daemon() -> int:
 
 
 def main() -> None:
-    """Run as ``python -m msmon.commands.demo.process rank SECONDS`` or ``daemon OPTIONS``."""
+    """Run as ``python -m msmon.commands.demo.child rank SECONDS`` or ``daemon OPTIONS``."""
     end_with_parent()
     role = sys.argv.pop(1)
     if role == "rank":

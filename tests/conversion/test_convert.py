@@ -14,8 +14,8 @@ from typing import Any
 import openpyxl
 import pytest
 
-from msmon.conversion.run import convert
-from msmon.conversion.sources.finding import find_sources
+from msmon.conversion.convert import convert
+from msmon.conversion.sources.search import find_sources
 from msmon.conversion.targets.choosing import choose_target
 from msmon.errors import SinkError, UsageError
 from msmon.records.batch import Batch

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from msmon.commands.demo.table import lagging_rank, operator_table, verdict
+from msmon.commands.demo.operator_table import lagging_rank, operator_table, verdict
 from msmon.commands.demo.totals import OperatorTotal
 
 

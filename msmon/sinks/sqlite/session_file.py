@@ -31,7 +31,7 @@ from msmon.sinks.sqlite.file import (
 )
 from msmon.sinks.sqlite.host_identity import host_uid
 from msmon.sinks.sqlite.insert import Rows, insert
-from msmon.sinks.sqlite.rows import RowBuilder
+from msmon.sinks.sqlite.row_builder import RowBuilder
 from msmon.sinks.sqlite.schema import Table
 
 SESSION_KEY = "msmon_session_id"
