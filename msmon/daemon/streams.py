@@ -25,14 +25,13 @@ from msmon.bus.messages import (
     WindowReport,
 )
 from msmon.daemon.access.approvals import Approvals
-from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import Closing
 from msmon.daemon.outputs.from_wire import delivery_of
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Life, Process
-from msmon.daemon.stream import Stream, daemon_id, owner_of
+from msmon.daemon.stream import Stream, daemon_id, owner_of, writes_anywhere
 from msmon.errors import CommandRefused, MsmonError
 from msmon.sessions import MonitorSettings, SessionEnd, SessionInfo
 
@@ -144,8 +143,12 @@ class Streams:
         self._shares.take(owner, Resource.SESSIONS)
 
     def _may_export(self, process: Process, session_id: str, settings: MonitorSettings) -> bool:
-        """The path was checked when the command came; an agent's word alone doesn't count."""
-        if process.peer.role is Role.OPERATOR:
+        """The path was checked when the command came; an agent's word alone doesn't count.
+
+        Not even an operator's, if it comes with a TCP key: the daemon would write with its own
+        rights wherever the holder of that key likes.
+        """
+        if writes_anywhere(process.peer):
             return True
         owner = owner_of(process.peer)
         return self._approvals.claim(owner.name, session_id, settings.log_file)

@@ -31,6 +31,7 @@ from msmon.errors import CommandRefused, SinkError
 from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 
+OPERATOR_KEY = Peer(Role.OPERATOR, "key olga", "k" * 40)
 OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
 USER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
 THIEF = Peer(Role.USER, "uid 1001", "uid 1001", 1001)
@@ -194,6 +195,13 @@ def test_an_export_that_a_users_agent_names_needs_an_approval(setting, tmp_path)
     restarted.take(process, opened(log_file="/exports/mine"))
     assert restarted.outputs.calls[0].session.settings.log_file == "/exports/mine"
     assert restarted.outputs.calls[0].owner == Owner("uid 1000", 1000)
+
+
+def test_an_operators_key_names_no_directory_without_an_approval(setting):
+    process = setting.process(OPERATOR_KEY)
+    setting.take(process, opened(log_file="/etc/cron.d"))
+    assert setting.outputs.calls[0].session.settings.log_file == ""
+    assert "not approved" in setting.streams.get("s").problem
 
 
 def test_a_session_that_ended_long_ago_is_forgotten_everywhere(setting):

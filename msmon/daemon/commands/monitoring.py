@@ -16,14 +16,13 @@ from msmon.bus.words import MONITORING_ACTIONS, AgentAction, MonitorAction
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
-from msmon.daemon.access.roles import Role
 from msmon.daemon.commands.command_base import Commands, Order
 from msmon.daemon.commands.commander import Commander
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Process, Registry
 from msmon.daemon.rows import identity
 from msmon.daemon.selection import ranks_meant
-from msmon.daemon.stream import owner_of
+from msmon.daemon.stream import owner_of, writes_anywhere
 from msmon.daemon.streams import Streams
 from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.sessions import MonitorSettings
@@ -173,9 +172,9 @@ class Monitoring(Commands[MonitorRequest]):
     async def _approve_export(self, process: Process, log_file: str) -> None:
         """Note that the process may name this directory when it opens its session.
 
-        An operator's process needs no approval: the operator may name any directory.
+        Processes of the daemon's own user need no approval: they may name any directory.
         """
-        if process.peer.role is not Role.OPERATOR:
+        if not writes_anywhere(process.peer):
             await asyncio.get_running_loop().run_in_executor(
                 None, self._approvals.add, owner_of(process.peer).name, log_file
             )
