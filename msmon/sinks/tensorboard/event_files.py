@@ -96,17 +96,20 @@ def _events(path: Path) -> Iterator[Event]:
 
 
 class EventFile:
-    """The one open event file of a run.
+    """The event file that a run is continued in.
 
-    The file is created with the first event, so that a run without data leaves nothing. It stays
-    open. Where somebody has removed it, the next event begins a new one.
+    The file is created with the first event, so that a run without data leaves nothing. It is open
+    only while an event is written: a daemon has many runs, and each open file is a descriptor less
+    for its connections. Where somebody has removed or replaced it, the next event begins a new one.
     """
 
     def __init__(self, run_directory: Path, session_id: str, newest_second: int) -> None:
         self._directory = run_directory
         self._session_id = re.sub(r"[^A-Za-z0-9_-]", "-", session_id)
         self._newest_second = newest_second
-        self._file: io.FileIO | None = None
+        self._path: Path | None = None
+        self._identity = (0, 0)
+        """Device and inode of the file at ``_path``, as it was created."""
         self._size_bytes = 0
 
     def append(self, end_ns: int, step: int, scalars: Mapping[str, float]) -> None:
@@ -114,23 +117,32 @@ class EventFile:
         summary = Summary(
             value=[Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         )
-        self._write(Event(wall_time=end_ns / 1e9, step=step, summary=summary))
+        event = Event(wall_time=end_ns / 1e9, step=step, summary=summary)
+        file = self._open()
+        try:
+            if self._size_bytes == 0:
+                self._put(file, Event(wall_time=event.wall_time, file_version="brain.Event:2"))
+            self._put(file, event)
+        finally:
+            file.close()
 
-    def close(self) -> None:
-        """Close the file. A later event begins a new one."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def _open(self) -> io.FileIO:
+        file = self._reopen() or self._create()
+        file.seek(self._size_bytes)
+        return file
 
-    def _write(self, event: Event) -> None:
-        if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
-            self.close()
-        if self._file is None:
-            self._file = self._create()
-            self._size_bytes = 0
-        if self._size_bytes == 0:
-            self._put(Event(wall_time=event.wall_time, file_version="brain.Event:2"))
-        self._put(event)
+    def _reopen(self) -> io.FileIO | None:
+        """Return the file that was written last, None: it is not there any more."""
+        if self._path is None:
+            return None
+        try:
+            file = io.FileIO(open_regular(self._path, os.O_WRONLY), "w")
+        except FileNotFoundError:
+            return None
+        if _identity(file) == self._identity:
+            return file
+        file.close()
+        return None
 
     def _create(self) -> io.FileIO:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -139,29 +151,33 @@ class EventFile:
             f"events.out.tfevents.{self._newest_second:010d}."
             f"{socket.gethostname()}.{os.getpid()}.{self._session_id}"
         )
-        return io.FileIO(self._directory / name, "x")
+        file = io.FileIO(self._directory / name, "x")
+        self._path = self._directory / name
+        self._identity = _identity(file)
+        self._size_bytes = 0
+        return file
 
-    def _put(self, event: Event) -> None:
-        assert self._file is not None
+    def _put(self, file: io.FileIO, event: Event) -> None:
         framed = io.BytesIO()
         RecordWriter(framed).write(event.SerializeToString())
         data = framed.getvalue()
         try:
-            written = self._file.write(data)
+            written = file.write(data)
             if written != len(data):
-                raise OSError(
-                    f"only {written} of {len(data)} bytes fitted into {self._file.name!r}"
-                )
+                raise OSError(f"only {written} of {len(data)} bytes fitted into {file.name!r}")
         except OSError:
-            self._cut_back()
+            self._cut_back(file)
             raise
         self._size_bytes += len(data)
 
-    def _cut_back(self) -> None:
+    def _cut_back(self, file: io.FileIO) -> None:
         """Remove a partly written record, or give the file up when that fails too."""
-        assert self._file is not None
         try:
-            self._file.truncate(self._size_bytes)
-            self._file.seek(self._size_bytes)
+            file.truncate(self._size_bytes)
         except OSError:
-            self.close()
+            self._path = None
+
+
+def _identity(file: io.FileIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino

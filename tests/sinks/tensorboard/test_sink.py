@@ -266,6 +266,29 @@ def test_lost_records_show_in_the_host_run(tmp_path: Path) -> None:
     sink.close()
 
 
+def test_a_window_with_thousands_of_devices_takes_few_directories_and_no_descriptors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = TensorBoardSink(dir=str(tmp_path))
+    sink.open_session(session())
+    before = len(os.listdir("/proc/self/fd"))
+    many: list[Operator] = [(ActivityKind.Kernel, dev, "", "k", 1, 9) for dev in range(300)]
+    for index in (1, 2):
+        sink.write_window("s1", 1 + index, window(index, *many))
+        sink.write_window("s1", 11 + index, window(10 + index, MATMUL, LAUNCH))
+    assert len(os.listdir("/proc/self/fd")) == before
+    sink.close()
+    again = TensorBoardSink(dir=str(tmp_path))
+    again.open_session(session("s2"))
+    again.write_window("s2", 2, window(20, (ActivityKind.Kernel, 999, "", "k", 1, 9)))
+    again.close()
+    rank = tmp_path / "node-1/rank_0"
+    assert len(list(rank.glob("device_*"))) == 64
+    assert len(scalars(rank / "device_0", "Kernel")) == 3
+    assert scalars(rank / "host", "Dropped/devices")[0][2] == 236
+    assert [message.count("more than 64 devices") for message in caplog.messages] == [1, 1]
+
+
 class FullDisk:
     """A file that takes some bytes of a record and then reports a full disk."""
 
