@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
+
 import pytest
 
-from msmon.bus.messages import Answer, Command, Selection, Status, TraceRequest
+from msmon.bus.messages import Answer, Command, Reply, Selection, Status, TraceRequest
 from msmon.bus.rows import TraceRow
+from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
+from msmon.daemon.access.shares import Shares
+from msmon.daemon.commands.commander import Commander
+from msmon.daemon.commands.tracing import MAX_STEP, Tracing
+from msmon.daemon.registry import Process, Registry
 from msmon.errors import CommandRefused
+from msmon.sessions import ProcessInfo
 
 FIELDS = {"iterations": 2, "log_file": "/traces"}
 
@@ -115,3 +126,58 @@ def test_wrong_options_go_nowhere(ranks, ask, fields, text):
     with pytest.raises(CommandRefused, match=text):
         ask(fields=fields)
     assert ranks[0].got(Command) == []
+
+
+def traced_beside_a_stranger(claimed: Status, answer: Answer) -> tuple[Reply, dict[str, list[int]]]:
+    """Trace a rank of "uid 1" at step 10, and a rank of "uid 2" that claims the same job.
+
+    ``claimed`` is what the latter reports, ``answer`` what it answers. Returns the reply, and
+    owner → the first steps that the owner's rank was asked for.
+    """
+    registry = Registry(10.0, 10.0, Shares())
+    reports = {1: Status("idle", step=10), 2: claimed}
+    for uid, status in reports.items():
+        peer = Peer(Role.USER, f"uid {uid}", f"uid {uid}", uid, 7)
+        info = ProcessInfo("node", 7, 1, rank=0, uid=uid)
+        route = bytes([uid])
+        process = registry.register(info, peer, route, "1", time.monotonic())
+        registry.keep_status(process, status, 10)
+    asked: dict[str, list[int]] = {"uid 1": [], "uid 2": []}
+
+    def send(process: Process, command: Command, command_id: str) -> bool:
+        owner = process.peer.owner
+        if command.action == "trace.start":
+            asked[owner].append(command.fields["start_step"])
+        given = answer if owner == "uid 2" else Answer(True, "accepted")
+        loop = asyncio.get_running_loop()
+        loop.call_soon(commander.answered, process, command_id, given)
+        return True
+
+    commander = Commander(send)
+    tracing = Tracing(registry, commander, "node")
+    request = TraceRequest("start", FIELDS, Selection(), timeout_s=5.0)
+    operator = Peer(Role.OPERATOR, "uid 0", "uid 0", 0, 1)
+    return asyncio.run(tracing.carry_out(request, operator)), asked
+
+
+@pytest.mark.parametrize("step", [2**62, 2**64 - 1])
+def test_a_stranger_in_the_same_job_does_not_move_the_common_step(step):
+    reply, asked = traced_beside_a_stranger(Status("idle", step=step), Answer(True, "accepted"))
+    assert [row.text for row in reply.rows if row.uid == 1] == ["accepted"]
+    assert 10 < asked["uid 1"][0] < 20
+    assert asked["uid 2"][0] <= MAX_STEP + 20
+
+
+def test_a_stranger_in_the_same_job_prevents_no_trace():
+    reply, asked = traced_beside_a_stranger(
+        Status("idle", step=5), Answer(False, "step has passed", step=2**64 - 1)
+    )
+    assert {row.uid: row.ok for row in reply.rows} == {1: True, 2: False}
+    assert len(asked["uid 1"]) == 1
+
+
+def test_a_pace_that_is_no_number_is_unknown():
+    strange = Status("idle", step=5, trace=TraceRow(step_s=math.nan))
+    reply, asked = traced_beside_a_stranger(strange, Answer(True, "accepted"))
+    assert reply.outcome == "ok"
+    assert asked["uid 2"] == [7]

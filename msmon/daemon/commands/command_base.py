@@ -61,8 +61,8 @@ class Commands(ABC, Generic[Request]):
         chosen, note = self.chosen(selected.processes, request)
         allowed = [process for process in chosen if peer.may_command(process.peer)]
         answers = await self.ask(allowed, Order(request, peer, fields, deadline_s))
-        by_key = {process.info.key: row for process, row in zip(allowed, answers)}
-        rows = [by_key.get(process.info.key) or foreign_row(process, peer) for process in chosen]
+        by_key = {process.key: row for process, row in zip(allowed, answers)}
+        rows = [by_key.get(process.key) or foreign_row(process, peer) for process in chosen]
         return Reply(outcome_of([*rows, *selected.missing]), note, rows=[*rows, *selected.missing])
 
     @abstractmethod

@@ -3,6 +3,9 @@
 The ranks write the traces themselves, so they decide about the directory. A trace of several
 ranks is of use only when all trace the same steps: when one has passed the first step already,
 none of its job begins.
+
+A job id is only a claim, and ranks without one have "". So a job is the ranks of one owner with
+one job id. Another user who claims the same id neither moves the common step nor prevents a trace.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ SHORTEST_STEP_S = 0.0005
 """Paces are taken as no faster, so that a wrong estimate costs seconds at most."""
 
 UNDO_LIMIT_S = 5.0
+MAX_STEP = 1 << 53
+"""Steps are taken as no greater. A rank may report 2^64 - 1, and no step after it can be sent."""
 
 _Answers = dict[str, Answer]
 
@@ -69,7 +74,7 @@ class Tracing(Commands[TraceRequest]):
     ) -> list[AnswerRow]:
         """Start a trace per job, or cancel all."""
         answers = await self._answers(processes, order.request, order.fields, order.deadline_s)
-        return [_row(process, answers[process.info.key], order.peer) for process in processes]
+        return [_row(process, answers[process.key], order.peer) for process in processes]
 
     async def _answers(
         self,
@@ -78,12 +83,12 @@ class Tracing(Commands[TraceRequest]):
         fields: dict[str, Any],
         deadline_s: float,
     ) -> _Answers:
-        """Return process key → answer."""
+        """Return ``Process.key`` → answer."""
         if request.action == TraceAction.CANCEL:
             return await self._ask_all(processes, AgentAction.CANCEL_TRACE, {}, deadline_s)
-        jobs: dict[str, list[Process]] = {}
+        jobs: dict[tuple[str, str], list[Process]] = {}
         for process in processes:
-            jobs.setdefault(process.info.job_id, []).append(process)
+            jobs.setdefault((process.peer.owner, process.info.job_id), []).append(process)
         answers: _Answers = {}
         for of_job in await asyncio.gather(
             *(self._start_job(ranks, request, fields, deadline_s) for ranks in jobs.values())
@@ -98,9 +103,9 @@ class Tracing(Commands[TraceRequest]):
         fields: dict[str, Any],
         deadline_s: float,
     ) -> _Answers:
-        """Start one trace of the ranks of a job, all with the same steps."""
+        """Start one trace of the ranks of one owner's job, all with the same steps."""
         answers: _Answers = {}
-        reports = {rank.info.key: _Report.of(rank) for rank in ranks}
+        reports = {rank.key: _Report.of(rank) for rank in ranks}
         # the steps of ranks behind a carrier are unknown; their framework knows "next" itself
         common = fields["start_step"] == NEXT_STEP and not any(rank.carrier for rank in ranks)
         for lead_s in LEADS_S:
@@ -121,7 +126,7 @@ class Tracing(Commands[TraceRequest]):
 
     async def _undo(self, ranks: list[Process], answers: _Answers) -> None:
         """Cancel what has begun to wait in some ranks, because another has passed the step."""
-        started = [rank for rank in ranks if answers[rank.info.key].ok]
+        started = [rank for rank in ranks if answers[rank.key].ok]
         await self._ask_all(started, AgentAction.CANCEL_TRACE, {}, time.monotonic() + UNDO_LIMIT_S)
 
     async def _ask_all(
@@ -141,7 +146,7 @@ class Tracing(Commands[TraceRequest]):
                 for process in processes
             )
         )
-        return {process.info.key: answer for process, answer in zip(processes, answers)}
+        return {process.key: answer for process, answer in zip(processes, answers)}
 
 
 @dataclass(frozen=True)
@@ -156,15 +161,17 @@ class _Report:
     def of(cls, rank: Process) -> _Report:
         status = rank.status or Status(ProcessState.UNKNOWN)
         pace_s = status.trace.step_s if status.trace else 0.0
-        return cls(max(status.step, 0), rank.last_seen_s, pace_s)
+        known = 0 < pace_s < math.inf  # False for a NaN as well
+        return cls(_sane_step(status.step), rank.last_seen_s, pace_s if known else 0.0)
 
     def after(self, answer: Answer | None) -> _Report:
         """Return the newer report that an answer is."""
         now_s = time.monotonic()
-        if answer is None or answer.step <= self.step:
+        if answer is None or _sane_step(answer.step) <= self.step:
             return self
-        pace_s = (now_s - self.at_s) / (answer.step - self.step)
-        return _Report(answer.step, now_s, self.step_s or pace_s)
+        step = _sane_step(answer.step)
+        pace_s = (now_s - self.at_s) / (step - self.step)
+        return _Report(step, now_s, self.step_s or pace_s)
 
     def expected_step(self, lead_s: float) -> int:
         """Return a step that the rank should not reach within ``lead_s``.
@@ -175,6 +182,10 @@ class _Report:
         ahead_s = time.monotonic() - self.at_s + lead_s
         ahead = math.ceil(ahead_s / max(self.step_s, SHORTEST_STEP_S)) if self.step_s else 0
         return self.step + max(MIN_LEAD_STEPS, ahead)
+
+
+def _sane_step(step: int) -> int:
+    return min(max(step, 0), MAX_STEP)
 
 
 def common_step(reports: Iterable[_Report], fields: dict[str, Any], lead_s: float) -> int:
@@ -193,7 +204,7 @@ def _has_passed(answer: Answer) -> bool:
 
 def _explained(ranks: list[Process], answers: _Answers) -> _Answers:
     """Return the answers after nothing was started, because some rank has passed the step."""
-    late = next(rank.info.rank for rank in ranks if _has_passed(answers[rank.info.key]))
+    late = next(rank.info.rank for rank in ranks if _has_passed(answers[rank.key]))
 
     def explained(answer: Answer) -> Answer:
         if not answer.ok:
