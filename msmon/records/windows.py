@@ -33,6 +33,19 @@ index ``Window.names`` (domain is the marker domain, otherwise the empty text)."
 BUCKET_DTYPE = np.dtype([("operator", "<u4"), ("bucket", "<u2"), ("count", "<u8")])
 """One row per non-empty histogram bucket of an operator (an index into ``operators``)."""
 
+MAX_ROWS = 20_000
+"""Operators of a window that a daemon takes. An agent sends at most 1,000 names per kind."""
+
+MAX_NAMES = 2 * MAX_ROWS + 1
+"""Texts of such a window: each row may have a name and a domain of its own, and one is empty."""
+
+MAX_NAME_CHARACTERS = 4096
+"""Longest name that a window of another process keeps. Many rows may share a name, and outputs
+write it once for each row."""
+
+CUT_MARK = "…"
+"""Last character of a name that was cut."""
+
 OTHER_NAME = "other"
 """Name under which operators beyond the cap of a window are summed."""
 
@@ -84,12 +97,17 @@ class Window(WindowHeader):
     def columns_from_frames(
         operators: bytes, buckets: bytes, names: bytes
     ) -> tuple[Column, Column, tuple[str, ...]]:
-        """Rebuild operators, buckets and names. Raises ValueError when they don't fit."""
+        """Rebuild operators, buckets and names. Raises ValueError when they don't fit.
+
+        A name longer than ``MAX_NAME_CHARACTERS`` is cut.
+        """
+        if exceeds_bounds(operators, names):
+            raise ValueError("a window with too many rows")
         if len(operators) % OPERATOR_DTYPE.itemsize or len(buckets) % BUCKET_DTYPE.itemsize:
             raise ValueError("a window frame is cut short")
         rows = np.frombuffer(operators, OPERATOR_DTYPE)
         filled = np.frombuffer(buckets, BUCKET_DTYPE)
-        texts = decode_texts(names)
+        texts = tuple(map(_cut, decode_texts(names)))
         if not np.isin(rows["kind"], [int(kind) for kind in ActivityKind]).all():
             raise ValueError("a window has an operator of an unknown kind")
         if len(rows) and max(int(rows["name"].max()), int(rows["domain"].max())) >= len(texts):
@@ -97,6 +115,21 @@ class Window(WindowHeader):
         if len(filled) and int(filled["operator"].max()) >= len(rows):
             raise ValueError("a window bucket refers to an operator that was not sent")
         return rows, filled, texts
+
+
+def exceeds_bounds(operators: bytes, names: bytes) -> bool:
+    """Whether frames have more operators or names than an agent sends; cheap, nothing is decoded.
+
+    Texts are separated by NUL.
+    """
+    rows = len(operators) // OPERATOR_DTYPE.itemsize
+    return rows > MAX_ROWS or names.count(b"\0") >= MAX_NAMES
+
+
+def _cut(name: str) -> str:
+    if len(name) <= MAX_NAME_CHARACTERS:
+        return name
+    return name[: MAX_NAME_CHARACTERS - len(CUT_MARK)] + CUT_MARK
 
 
 def bucket_rows(operator: Column, bucket: Column, count: Column) -> Column:

@@ -16,7 +16,7 @@ from msmon.errors import SinkError
 from msmon.records.batch import printable
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import OperatorRow, Window, operator_rows, quantile_ns
-from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sessions import DropStage, Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.regular_files import open_regular
@@ -41,11 +41,21 @@ OPERATOR_KEYS = {
 QUANTILES = {"p50_ns": 0.50, "p95_ns": 0.95, "p99_ns": 0.99}
 STDOUT = "-"
 
+MAX_WINDOW_BYTES = 16 << 20
+"""Lines of one window. A long name that many rows share makes much of a small message."""
+
+MAX_HELD_BYTES = 16 << 20
+"""Lines that wait for a commit. What comes then goes out before it."""
+
+_PIECE_LINES = 1000
+
 
 class MetricsJsonSink(Sink):
     """Appends lines to one file, or prints them.
 
-    The lines of one commit go out in one write, so that a reader mostly sees whole lines.
+    The lines of one commit go out in few writes, so that a reader mostly sees whole lines. They
+    go out earlier where too many wait. After an error a line may be there twice, as all that was
+    given since the last commit is given again.
     """
 
     NAME = "metrics-json"
@@ -65,6 +75,9 @@ class MetricsJsonSink(Sink):
         super().__init__(**options)
         self._sessions: dict[str, SessionInfo] = {}
         self._lines: list[bytes] = []
+        self._held_bytes = 0
+        self._failure: OSError | None = None
+        """Why lines went out in vain before the commit, which then fails."""
         self._before = b""
         path = self.options.get("path", STDOUT)
         self._descriptor = sys.stdout.fileno() if path == STDOUT else _open_for_append(path)
@@ -83,7 +96,9 @@ class MetricsJsonSink(Sink):
             "rank": process.rank,
             **{key: getattr(window, name) for name, key in WINDOW_KEYS.items()},
         }
-        for index, row in enumerate(operator_rows(window)):
+        size_bytes = 0
+        rows = operator_rows(window)
+        for index, row in enumerate(rows):
             fields = {
                 **common,
                 "kind": row.kind.name,
@@ -91,29 +106,56 @@ class MetricsJsonSink(Sink):
                 "mean_ns": row.mean_ns,
                 **{key: quantile_ns(window, index, q) for key, q in QUANTILES.items()},
             }
-            self._add(fields)
+            line = _line(fields)
+            size_bytes += len(line)
+            if size_bytes > MAX_WINDOW_BYTES:
+                self.write_gap(session_id, seq, _gap_of(window, rows[index:]))
+                break
+            self._add(line)
 
     def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
-        self._add(
-            {
-                "session": session_id,
-                "kind": "gap",
-                "stage": gap.stage,
-                "start_ns": gap.start_ns,
-                "end_ns": gap.end_ns,
-                "records": gap.records,
-                "reason": gap.reason,
-            }
-        )
+        fields = {
+            "session": session_id,
+            "kind": "gap",
+            "stage": gap.stage,
+            "start_ns": gap.start_ns,
+            "end_ns": gap.end_ns,
+            "records": gap.records,
+            "reason": gap.reason,
+        }
+        self._add(_line(fields))
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         self._sessions.pop(session_id, None)
 
     def commit(self) -> None:
-        if not self._lines:
-            return
-        view = memoryview(self._before + b"".join(self._lines))
-        self._lines = []
+        self._write_out()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        if self._owned:
+            os.close(self._descriptor)
+
+    def _add(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._held_bytes += len(line)
+        if self._held_bytes >= MAX_HELD_BYTES:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        """Write what waits. Nothing more is written after an error, until the commit tells it."""
+        lines, self._lines, self._held_bytes = self._lines, [], 0
+        try:
+            while lines and self._failure is None:
+                self._write(b"".join(lines[:_PIECE_LINES]))
+                del lines[:_PIECE_LINES]
+        except OSError as error:
+            self._failure = error
+
+    def _write(self, piece: bytes) -> None:
+        view = memoryview(self._before + piece)
         # A full disk may tear a line. The next write must not continue it, so it begins with
         # the end of a line, until a write was whole.
         self._before = b"\n"
@@ -121,13 +163,19 @@ class MetricsJsonSink(Sink):
             view = view[os.write(self._descriptor, view) :]
         self._before = b""
 
-    def close(self) -> None:
-        if self._owned:
-            os.close(self._descriptor)
 
-    def _add(self, fields: dict[str, Any]) -> None:
-        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        self._lines.append(printable(text).encode("utf-8", "backslashreplace") + b"\n")
+def _line(fields: dict[str, Any]) -> bytes:
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return printable(text).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _gap_of(window: Window, left_out: list[OperatorRow]) -> Gap:
+    """Return the gap for the operators of a window that are not written."""
+    records: dict[str, int] = {}
+    for row in left_out:
+        records[row.kind.name] = records.get(row.kind.name, 0) + row.count
+    reason = "a window with more lines than are written"
+    return Gap(DropStage.SINK, window.start_ns, window.end_ns, records, reason)
 
 
 def _open_for_append(path: str) -> int:

@@ -29,6 +29,7 @@ from msmon.daemon.registry import Life, Process
 from msmon.daemon.streams import Streams
 from msmon.errors import CommandRefused, SinkError
 from msmon.records.window_header import WindowHeader
+from msmon.records.windows import MAX_NAMES, MAX_ROWS, OPERATOR_DTYPE
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 
 OPERATOR_KEY = Peer(Role.OPERATOR, "key olga", "k" * 40)
@@ -223,10 +224,19 @@ def test_who_takes_the_session_id_of_another_first_keeps_nobody_out(setting):
     assert setting.streams.get("s-1001").last_seq == 1
 
 
-def test_a_window_with_too_many_rows_is_a_gap(setting):
+@pytest.mark.parametrize(
+    "payload",
+    [
+        (bytes(MAX_WINDOW_BYTES + 1),),
+        (bytes((MAX_ROWS + 1) * OPERATOR_DTYPE.itemsize), b"", b""),
+        (b"", b"", bytes(MAX_NAMES)),
+    ],
+    ids=["bytes", "rows", "names"],
+)
+def test_a_window_with_too_many_rows_is_a_gap(setting, payload):
     process = setting.process()
     setting.take(process, opened())
-    setting.streams.take(process, window(2), (bytes(MAX_WINDOW_BYTES + 1),))
+    setting.streams.take(process, window(2), payload)
     assert setting.outputs.calls[-1].gap.records == {"Kernel": 3}
 
 

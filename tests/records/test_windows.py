@@ -64,6 +64,8 @@ def test_a_window_survives_its_frames() -> None:
     [
         ((b"x", b"", b""), "cut short"),
         ((b"", b"x", b""), "cut short"),
+        ((bytes(20_001 * OPERATOR_DTYPE.itemsize), b"", b""), "too many rows"),
+        ((b"", b"", bytes(40_001)), "too many rows"),
         ((bytes(OPERATOR_DTYPE.itemsize), b"", b""), "unknown kind"),
         ((window().operators.tobytes(), b"", b""), "name that was not sent"),
         ((b"", window().buckets.tobytes(), b""), "operator that was not sent"),
@@ -74,3 +76,8 @@ def test_frames_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Window.columns_from_frames(*frames)
+
+
+def test_a_long_name_is_cut() -> None:
+    _, _, names = Window.columns_from_frames(*window(("", "n" * 1_000_000)).to_frames())
+    assert names == ("", "n" * 4095 + "…")

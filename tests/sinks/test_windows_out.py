@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
+from msmon.records.kinds import ActivityKind
 from msmon.records.statistics import WindowStatistics
-from msmon.records.windows import Window
+from msmon.records.windows import OPERATOR_DTYPE, Window
 from msmon.sessions import Gap, SessionEnd
+from msmon.sinks import metrics_json
 from msmon.sinks.log import LogSink
 from msmon.sinks.metrics_json import MetricsJsonSink
 
@@ -67,6 +71,48 @@ def test_a_torn_last_line_is_ended_before_the_next(
     torn, *rows = path.read_text().splitlines()
     assert torn == '{"torn":'
     assert [json.loads(row)["window"] for row in rows] == [4, 4]
+
+
+def wide_window(rows: int) -> Window:
+    operators = np.zeros(rows, OPERATOR_DTYPE)
+    operators["kind"], operators["count"], operators["name"] = ActivityKind.Kernel, 2, 1
+    return Window(4, 100, 200, operators=operators, names=("", "n" * 4096))
+
+
+def test_the_lines_of_a_window_have_a_bound_and_what_is_beyond_is_counted(
+    session: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_json, "MAX_WINDOW_BYTES", 100_000)
+    path = tmp_path / "metrics.json"
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path))
+    sink.write_window("session-0", 2, wide_window(400))
+    sink.commit()
+    sink.close()
+    *rows, gap = map(json.loads, path.read_text().splitlines())
+    assert path.stat().st_size < 101_000
+    assert (gap["stage"], gap["records"]) == ("sink", {"Kernel": 2 * (400 - len(rows))})
+
+
+def test_what_waits_has_a_bound_and_a_full_disk_is_told_by_the_commit(
+    session: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_json, "MAX_HELD_BYTES", 100_000)
+    path = tmp_path / "metrics.json"
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path))
+    sink.write_window("session-0", 2, wide_window(100))
+    assert path.stat().st_size > 300_000
+    sink.commit()
+    sink.close()
+    assert len(path.read_text().splitlines()) == 100
+    with open("/dev/full", "w") as device:
+        monkeypatch.setattr(sys, "stdout", device)
+        full = MetricsJsonSink(path="-")
+        full.open_session(session(tmp_path))
+        full.write_window("session-0", 2, wide_window(100))
+        with pytest.raises(OSError, match="No space"):
+            full.commit()
 
 
 def test_a_file_that_can_not_be_opened(tmp_path: Path) -> None:

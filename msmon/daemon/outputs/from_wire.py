@@ -22,10 +22,14 @@ from msmon.daemon.outputs.delivery import (
 )
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
+from msmon.records.windows import exceeds_bounds
 from msmon.sessions import DropStage, Gap
 
 MAX_WINDOW_BYTES = 8 << 20
 """A window has at most 1,000 names per kind: some 400 bytes each, 2 MiB in a large job."""
+
+WINDOW_FRAMES = 3
+"""Operators, buckets and names; another number is refused where a window is decoded."""
 
 _KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
 
@@ -38,7 +42,7 @@ def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
     if isinstance(message, Records):
         return _records_delivery(message, payload)
     if isinstance(message, WindowReport):
-        if sum(map(len, payload)) > MAX_WINDOW_BYTES:
+        if _is_too_large(payload):
             reason = "a window with too many rows"
             gap = Gap(
                 DropStage.DECODE, message.start_ns, message.end_ns, dict(message.kept), reason
@@ -53,6 +57,12 @@ def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
         return NoteDelivery(message.session_id, message.seq, message.key, value)
     assert isinstance(message, SessionClosed)
     return Closing(message.session_id, message.seq, message.end)
+
+
+def _is_too_large(payload: tuple[bytes, ...]) -> bool:
+    if sum(map(len, payload)) > MAX_WINDOW_BYTES:
+        return True
+    return len(payload) == WINDOW_FRAMES and exceeds_bounds(payload[0], payload[-1])
 
 
 def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:
