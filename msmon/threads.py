@@ -14,7 +14,8 @@ _FAULTS = {
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
     *(signal.SIGTRAP, signal.SIGSYS),
 }
-"""What a thread causes itself. Blocked, they would end the job without faulthandler's word."""
+"""Signals that a thread causes itself, by a bad address for example. They are never blocked: a
+blocked one ends the process at once, and faulthandler could not print its report."""
 
 UNBLOCK = "import signal; signal.pthread_sigmask(signal.SIG_SETMASK, ()); "
 """Begins a Python program that a thread of ours starts: the mask is inherited."""
@@ -23,8 +24,9 @@ UNBLOCK = "import signal; signal.pthread_sigmask(signal.SIG_SETMASK, ()); "
 def start_without_signals(thread: threading.Thread) -> None:
     """Start a thread that blocks signals from its first instruction.
 
-    It inherits the mask of the caller, who has it changed for that moment. Threads that it
-    makes itself, such as ZeroMQ's and MSPTI's, inherit it as well. Raises RuntimeError as
+    A new thread inherits the signal mask of its creator. So the mask of the calling thread is
+    changed while the thread starts, and put back. Threads that the new one makes itself, such
+    as ZeroMQ's and MSPTI's, inherit the mask as well. Raises RuntimeError as
     ``Thread.start`` does.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)

@@ -105,6 +105,8 @@ def step() -> None:
     if not _steps.explicit:
         _steps.advance_explicitly()
         return
+    # StepCounter.advance once more, word for word: a call of it would cost the training loop
+    # as much as all it does
     _steps.count += 1
     _steps.last_monotonic_s = time.monotonic()
     at_boundary = _steps.at_boundary  # read once: a cancelled trace removes it meanwhile

@@ -79,13 +79,13 @@ class Monitor:
     ) -> None:
         """Begin to collect; results of an earlier run are forgotten.
 
-        What is not given is as the constructor was told; kinds or a filter given here replace
-        both of the constructor's.
+        An argument that is left out has the constructor's value. One exception: who gives kinds
+        or a filter here replaces both, also the one that is left out.
 
         Raises UsageError for a wrong argument; CommandRefused naming who records already
         or traces in this process, or when MSPTI refuses all kinds; LibraryUnavailable,
-        NativeCodeUnavailable or MsptiError when MSPTI can't be used. Kinds that alone are
-        refused are listed in ``unavailable``.
+        NativeCodeUnavailable or MsptiError when MSPTI can't be used. Where only some
+        kinds are refused, ``unavailable`` lists them.
         """
         settings, limit = self._settings, self._max_records
         if kinds is not None or filter is not None:

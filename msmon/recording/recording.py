@@ -1,7 +1,8 @@
 """A recording on a thread of its own, for the Monitor API and the ``mspti`` monitors.
 
-That thread makes every MSPTI call, and holds no lock meanwhile. A caller waits only for its own
-call, without the GIL. Records are delivered regularly.
+That thread makes every MSPTI call, and holds no lock of ours meanwhile. A caller gives it a task
+and waits for the result of that task alone; the GIL is free while it waits. Records are delivered
+regularly.
 """
 
 from __future__ import annotations

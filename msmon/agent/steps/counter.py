@@ -15,7 +15,8 @@ _RATE_SPAN_S = 1.0
 class StepCounter:
     """Counts training steps. Any thread may read it.
 
-    Written by the thread that trains, except ``at_boundary`` (the tracer) and what
+    Written by the thread that trains (here, and in ``lifecycle.step``, which repeats
+    :meth:`advance` to save a call), except ``at_boundary`` (the tracer) and what
     :meth:`measure` writes (the link's thread).
 
     ``at_boundary``, where set, is called on the training thread after each step that was

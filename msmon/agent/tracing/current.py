@@ -22,7 +22,7 @@ from msmon.errors import CommandRefused
 
 
 class CurrentTrace:
-    """The trace that waits, records or is being written, and what is told of it.
+    """The trace that waits, records or is being written, and what status reports of it.
 
     ``run`` and ``progress`` are written by whichever thread moves the trace on, together and
     under ``_lock``, which is held for a few assignments only. Any thread may read them.
@@ -39,7 +39,7 @@ class CurrentTrace:
         self.run: TraceRun | None = None
         """None once the trace has ended."""
         self.progress = TraceRow()
-        """What is told of the last trace: replaced as a whole, never changed."""
+        """What status reports of the last trace. It is replaced as a whole, never changed."""
         self._steps = steps
         self._log = log
         self._on_change = on_change
@@ -131,5 +131,5 @@ class CurrentTrace:
 
 
 def range_of(run: TraceRun) -> dict[str, Any]:
-    """Return what is known of the steps of a trace, as fields of what is told of it."""
+    """Return what is known of the steps of a trace, as fields of ``TraceRow``."""
     return {"start_step": run.first, "stop_step": run.stop_step} if run.first >= 0 else {}

@@ -32,7 +32,10 @@ def _metrics(value: str) -> dict[str, Any]:
 
 
 def _markers(value: bool) -> dict[str, Any]:
-    """``msprof_tx``, which is older, warns in 2.13 that it will go."""
+    """Return the switch for mstx markers, under the name that this torch_npu has for it.
+
+    torch_npu 2.13 calls it ``mstx``, and warns where the older ``msprof_tx`` is used.
+    """
     known = inspect.signature(_profiler_module()._ExperimentalConfig).parameters
     return {"mstx" if "mstx" in known else "msprof_tx": value}
 
@@ -74,7 +77,8 @@ class TorchNpuBackend(AscendBackend):
     def _without_effect(self) -> tuple[str, ...]:
         lacking = super()._without_effect()
         if self._plan.options["op_attr"] and not getattr(self._config, "_op_attr", True):
-            lacking += ("--op-attr (needs --export-type Db)",)  # or a CANN that always makes it
+            # torch_npu has set the option back: this CANN makes the attributes for Db only
+            lacking += ("--op-attr (needs --export-type Db)",)
         return lacking
 
     def _make_profiler(self, step: int, warmup: int) -> Any:

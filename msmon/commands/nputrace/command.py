@@ -88,10 +88,7 @@ def nputrace(
     if cancel:
         if mentioned or process_limit or pause_monitor or wait:
             raise UsageError("--cancel goes with --pid, --rank and --job-id only")
-        reply = connection.request(
-            TraceRequest(TraceAction.CANCEL, {}, selection, timeout_s=connection.timeout_s)
-        )
-        return show_answer(reply, connection.json)
+        return _cancel(connection, selection)
     if not mentioned.get("log_file"):
         raise UsageError("a trace needs --log-file", "name the directory for the traces")
     if bool(mentioned.get("iterations")) == bool(mentioned.get("duration_ms")):
@@ -112,3 +109,8 @@ def nputrace(
     if reply.outcome in (Outcome.OK, Outcome.PARTIAL) and reply.text and not connection.json:
         click.echo(f"msmon: {reply.text}", err=True)
     return code
+
+
+def _cancel(connection: Connection, selection: Selection) -> int:
+    request = TraceRequest(TraceAction.CANCEL, {}, selection, timeout_s=connection.timeout_s)
+    return show_answer(connection.request(request), connection.json)

@@ -47,11 +47,11 @@ class Peer:
         """Return whether this peer may send messages of this type."""
         return self.role in ROLES_FOR.get(kind, frozenset())
 
-    def may_command(self, owner: Peer) -> bool:
-        """Return whether this peer may command a process that ``owner`` registered."""
+    def may_command(self, registrant: Peer) -> bool:
+        """Return whether this peer may command a process that ``registrant`` registered."""
         if self.role is Role.OPERATOR:
             return True
-        return self.role is Role.USER and self.uid == owner.uid
+        return self.role is Role.USER and self.uid == registrant.uid
 
 
 class Authenticator:

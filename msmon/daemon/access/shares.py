@@ -83,7 +83,9 @@ class ShareUsedUp(CommandRefused):
 
 @dataclass
 class _Account:
-    """What one owner holds of one resource. For a rate: what it has used and not yet regained.
+    """What one owner holds of one resource.
+
+    For a rate ``used`` is a debt: each use adds to it, and time takes it down again.
 
     Any thread may write it, under the lock of ``Shares``.
     """

@@ -83,8 +83,9 @@ class RowBuilder:
 
         A call can be recorded at several levels, all with one correlation id. msprof-analyze
         expects one CANN_API row per connection id. So the first level collected, in the order
-        of ``_API_PREFERENCE``, keeps the correlation id, and further levels add their number
-        above it. NodeAPI records the very calls of API, so beside API it has a table of its own.
+        of ``_API_PREFERENCE``, keeps the correlation id. Further levels put their number into
+        the bits above it (``level << shift``), so that all ids differ. NodeAPI records the very
+        calls of API, so beside API it has a table of its own.
         """
         if self._api_kind is None:
             self._api_kind = batch.kind
