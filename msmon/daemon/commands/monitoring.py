@@ -30,8 +30,12 @@ from msmon.settings.options import MONITOR_OPTION, check_fields
 from msmon.sinks.exports import require_absolute
 
 FILE_CHECK_LIMIT_S = 20.0
-"""For all that the check of an export directory takes. The owner's output process may have to
-be started, or be in the middle of a large write; a check that hangs is ended sooner."""
+"""For all that the check of an export directory takes, where the request allows so much. The
+owner's output process may have to be started, or be in the middle of a large write; a check that
+hangs is ended sooner."""
+
+START_TAKES_S = 0.25
+"""A check must leave so much time to the start itself, else nothing is started."""
 
 UNDO_LIMIT_S = 5.0
 _NEVER_TYPED = "ship_records"
@@ -79,32 +83,38 @@ class Monitoring(Commands[MonitorRequest]):
     async def ask(
         self, processes: Sequence[Process], order: Order[MonitorRequest]
     ) -> list[AnswerRow]:
-        """Ask all processes at once. Two ways to a rank may exist; it acts once per request id."""
-        exports = await self._exports(processes, order)
-        request_id = uuid.uuid4().hex
-        rows = (self._ask_one(process, order, exports, request_id) for process in processes)
-        return list(await asyncio.gather(*rows))
+        """Ask all processes at once. Two ways to a rank may exist; it acts once per request id.
 
-    async def _exports(
-        self, processes: Sequence[Process], order: Order[MonitorRequest]
-    ) -> dict[Owner, _Export]:
-        """Find out, with the rights of each owner whose processes are meant, where data goes.
-
-        Raises the refusal when there is no owner for whom it works.
+        Each owner's export is checked on its own: the processes of other owners don't wait for it.
+        Raises the refusal when there is no owner for whom the export works.
         """
+        checks = self._begin_checks(processes, order)
+        request_id = uuid.uuid4().hex
+        asked = (
+            self._ask_one(process, order, checks.get(owner_of(process.peer)), request_id)
+            for process in processes
+        )
+        rows = list(await asyncio.gather(*asked))
+        refusals = [check.result() for check in checks.values()]
+        if refusals and all(isinstance(refusal, MsmonError) for refusal in refusals):
+            raise refusals[0]  # type: ignore[misc]
+        return rows
+
+    def _begin_checks(
+        self, processes: Sequence[Process], order: Order[MonitorRequest]
+    ) -> dict[Owner, asyncio.Future[_Export]]:
+        """Begin to find out, with each owner's rights, where the owner's data goes."""
         if order.request.action != MonitorAction.START or not order.fields.get("log_file"):
             return {}
         settings = MonitorSettings.from_fields(order.fields)
-        owners = list(dict.fromkeys(owner_of(process.peer) for process in processes))
-        answers = await asyncio.gather(
-            *(self._export(settings, owner, order.peer) for owner in owners)
-        )
-        refusals = [answer for answer in answers if isinstance(answer, MsmonError)]
-        if refusals and len(refusals) == len(owners):
-            raise refusals[0]
-        return dict(zip(owners, answers))
+        owners = dict.fromkeys(owner_of(process.peer) for process in processes)
+        return {
+            owner: asyncio.ensure_future(self._export(settings, owner, order)) for owner in owners
+        }
 
-    async def _export(self, settings: MonitorSettings, owner: Owner, peer: Peer) -> _Export:
+    async def _export(
+        self, settings: MonitorSettings, owner: Owner, order: Order[MonitorRequest]
+    ) -> _Export:
         """Ask the owner's output process; a file system may never answer it."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[_Export] = loop.create_future()
@@ -116,28 +126,30 @@ class Monitoring(Commands[MonitorRequest]):
         def done(answer: _Export) -> None:
             loop.call_soon_threadsafe(take, answer)
 
-        own = peer.uid == os.geteuid()  # may name any place; others one below an export root
+        own = order.peer.uid == os.geteuid()  # may name any place; others one below an export root
+        left_s = order.deadline_s - time.monotonic() - START_TAKES_S
         try:
             self._outputs.check_export(settings.log_file, settings.export_type, owner, own, done)
-            return await asyncio.wait_for(answered, FILE_CHECK_LIMIT_S)
+            return await asyncio.wait_for(answered, min(FILE_CHECK_LIMIT_S, max(0.0, left_s)))
         except MsmonError as error:
             return error
         except (asyncio.TimeoutError, TimeoutError):
             return SinkError(
-                f"--log-file: the file system of {settings.log_file} does not answer",
-                "choose a directory elsewhere",
+                f"--log-file: the check of {settings.log_file} for {owner.name} did not end in "
+                "time; nothing was started",
+                "try again; if it stays so, choose a directory on another file system",
             )
 
     async def _ask_one(
         self,
         process: Process,
         order: Order[MonitorRequest],
-        exports: dict[Owner, _Export],
+        check: asyncio.Future[_Export] | None,
         request_id: str,
     ) -> AnswerRow:
         """Send one command and return the row on what became of it."""
         action = order.request.action
-        export = exports.get(owner_of(process.peer), "")
+        export = "" if check is None else await check
         if isinstance(export, MsmonError):
             who = identity(process, order.peer)
             return AnswerRow(**who, ok=False, text=export.message, next_step=export.next_step)
@@ -145,6 +157,9 @@ class Monitoring(Commands[MonitorRequest]):
         if export:
             fields = {**fields, "log_file": export}
             await self._approve_export(process, export)
+            if time.monotonic() >= order.deadline_s:
+                text = "nothing was started: no time was left after the check of the export"
+                return AnswerRow(**identity(process, order.peer), ok=False, text=text)
         meant = ranks_meant(order.request.selection, process)
         answer = await self.commander.ask(
             process,
