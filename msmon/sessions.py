@@ -14,13 +14,16 @@ from typing import Annotated, Any, Optional, Union
 
 from msmon.bounds import (
     Bound,
+    Count,
     CountsByKind,
     HostName,
     JobName,
+    Nanoseconds,
     OptionText,
     PathText,
     Sentence,
     Word,
+    added,
 )
 from msmon.errors import UsageError
 from msmon.records.filter import Filter
@@ -52,7 +55,7 @@ class DropStage(Vocabulary):
     """Only gaps have it: a trace had the profiler, so nothing was recorded and nothing dropped."""
 
 
-Drops = Annotated[dict[Union[DropStage, Word], Optional[int]], Bound(16)]
+Drops = Annotated[dict[Union[DropStage, Word], Optional[Count]], Bound(16)]
 """Stage → records lost there; None: nobody knows how many. A newer side may know more stages."""
 
 
@@ -73,7 +76,7 @@ def merged_drops(*parts: Drops) -> Drops:
     for part in parts:
         for stage, count in part.items():
             known = total.get(stage, 0)
-            total[stage] = None if count is None or known is None else known + count
+            total[stage] = None if count is None or known is None else added(known, count)
     return total
 
 
@@ -186,7 +189,7 @@ class SessionInfo:
     session_id: str
     process: ProcessInfo
     settings: MonitorSettings
-    start_ns: int
+    start_ns: Nanoseconds
 
 
 @dataclass(frozen=True)
@@ -208,8 +211,8 @@ class Gap:
 
     stage: Union[DropStage, Word]
     """A text where a newer side, or a converted file, names a stage that is not known here."""
-    start_ns: int
-    end_ns: int
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
     records: Optional[CountsByKind]
     reason: Sentence = ""
 
@@ -218,6 +221,6 @@ class Gap:
 class SessionEnd:
     """How a session ended. ``end_ns`` is wall clock; reason "lost": the process vanished."""
 
-    end_ns: int
+    end_ns: Nanoseconds
     reason: Sentence
     counts: Counts = field(default_factory=Counts)

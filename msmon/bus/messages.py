@@ -12,9 +12,11 @@ from typing import Annotated, ClassVar, Optional, Union
 
 from msmon.bounds import (
     Bound,
+    Count,
     HostName,
     Identifier,
     JobName,
+    Nanoseconds,
     OptionValues,
     Prose,
     Sentence,
@@ -254,10 +256,10 @@ class SessionOpened(Message):
 
     TYPE = "session-opened"
     session_id: Identifier
-    seq: int
+    seq: Count
     settings: MonitorSettings
     """In force when it began, ``kinds`` spelled out."""
-    start_ns: int
+    start_ns: Nanoseconds
 
 
 @dataclass(frozen=True)
@@ -266,9 +268,9 @@ class Records(Message):
 
     TYPE = "records"
     session_id: Identifier
-    seq: int
+    seq: Count
     kind: int
-    count: int
+    count: Count
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ class InStream(Message):
     """Base of a message whose other fields come from elsewhere: its place in the stream."""
 
     session_id: Identifier
-    seq: int
+    seq: Count
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ class SessionNote(Message):
 
     TYPE = "session-note"
     session_id: Identifier
-    seq: int
+    seq: Count
     key: Word
     value: NoteText
 
@@ -306,7 +308,7 @@ class GapReport(Message):
 
     TYPE = "gap"
     session_id: Identifier
-    seq: int
+    seq: Count
     gap: Gap
 
 
@@ -316,7 +318,7 @@ class SessionClosed(Message):
 
     TYPE = "session-closed"
     session_id: Identifier
-    seq: int
+    seq: Count
     end: SessionEnd
 
 
@@ -326,4 +328,4 @@ class Acknowledged(Message):
 
     TYPE = "ack"
     session_id: Identifier
-    seq: int
+    seq: Count

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
-from msmon.bounds import Bound
+from msmon.bounds import ORDINARY, Bound, Span
 from msmon.bus.rows import Facts
 from msmon.errors import UsageError
 from msmon.sessions import MonitorSettings
@@ -99,13 +99,21 @@ def _split(hint: Any) -> tuple[Any, Optional[Bound]]:
     return inner, next((note for note in notes if isinstance(note, Bound)), None)
 
 
+def _span_of(hint: Any) -> Span:
+    notes = get_args(hint) if get_origin(hint) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Span)), ORDINARY)
+
+
 def _checker(hint: Any) -> Checker:
+    span = _span_of(hint)
     hint, bound = _split(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Union:
         return _checker_of_union(arguments)
     if isinstance(hint, type) and is_dataclass(hint):
         return checker_of_fields(hint)
+    if hint is int:
+        return _whole_number_in(span)
     if hint in _SCALARS:
         return _SCALARS[hint]
     if bound is None:
@@ -153,10 +161,15 @@ def _wrong(value: Any, place: str, wanted: str) -> UsageError:
     return UsageError(f"field {place[:80]!r} must be {wanted}, not {repr(value)[:60]}")
 
 
-def _whole_number(value: Any, place: str) -> int:
-    if type(value) is not int:
-        raise _wrong(value, place, "a whole number")
-    return value
+def _whole_number_in(span: Span) -> Checker:
+    def check(value: Any, place: str) -> int:
+        if type(value) is not int:
+            raise _wrong(value, place, "a whole number")
+        if not span.least <= value <= span.most:
+            raise _wrong(value, place, f"a whole number from {span.least} to {span.most}")
+        return value
+
+    return check
 
 
 def _number(value: Any, place: str) -> float:
@@ -185,10 +198,13 @@ def _text_up_to(bound: Bound) -> Checker:
 def _single_value_up_to(bound: Bound) -> Checker:
     """Accept one text, number or truth value, but no list and no map: those could nest."""
     text = _text_up_to(bound)
+    whole_number = _whole_number_in(ORDINARY)
 
     def check(value: Any, place: str) -> Any:
         if type(value) is str:
             return text(value, place)
+        if type(value) is int:
+            return whole_number(value, place)
         if value is not None and type(value) not in (int, float, bool):
             raise _wrong(value, place, "one text, number or truth value")
         return value
@@ -229,4 +245,4 @@ def _map_of(key: Checker, inner: Checker, bound: Bound) -> Checker:
     return check
 
 
-_SCALARS: Mapping[Any, Checker] = {int: _whole_number, float: _number, bool: _truth}
+_SCALARS: Mapping[Any, Checker] = {float: _number, bool: _truth}

@@ -165,6 +165,13 @@ class Broker:
             self._refuse(connection, body, error, peer.owner)
             self._charge(connection, REFUSED_PRICE, peer.name)
             return None
+        except Exception:
+            self._transport.send(
+                connection.route,
+                Refused("the daemon failed to handle this", "its log says why"),
+                message_id_of(body),
+            )
+            raise  # The transport counts and logs it.
         return kind
 
     def _act(

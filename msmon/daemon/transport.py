@@ -48,7 +48,7 @@ class Transport:
         self._closed = False
         self._gathering: asyncio.Handle | None = None
         self.failures = 0
-        """Messages whose handling failed by a fault of the daemon's own."""
+        """Messages whose handling, or whose answer, failed by a fault of the daemon's own."""
 
     def start(self) -> None:
         """Begin to read."""
@@ -99,10 +99,7 @@ class Transport:
 
     def send(self, route: bytes, message: Message, message_id: str = "") -> bool:
         """Send without waiting. False if the peer is gone, or does not read what it is sent."""
-        try:
-            frames = encode(message, message_id)
-        except MsmonError as error:
-            frames = encode(Refused(error.message), message_id)
+        frames = self._encoded(message, message_id)
         try:
             self._router.send_multipart([route, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -110,6 +107,20 @@ class Transport:
             return False
         self._receive_soon()
         return True
+
+    def _encoded(self, message: Message, message_id: str) -> list[bytes]:
+        """Return the frames of a message; where it can't be sent, those of a refusal.
+
+        Whoever waits for an answer gets one, whatever is wrong with it.
+        """
+        try:
+            return encode(message, message_id)
+        except MsmonError as error:
+            return encode(Refused(error.message), message_id)
+        except Exception:  # noqa: BLE001 - see above
+            self.failures += 1
+            _log.exception("a %r message could not be encoded", message.TYPE)
+            return encode(Refused("the daemon failed to answer", "its log says why"), message_id)
 
 
 def _received(router: zmq.Socket[Any]) -> list[zmq.Frame]:

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from msmon.bounds import CountsByKind
+from msmon.bounds import CountsByKind, Nanoseconds
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class WindowHeader:
     """
 
     index: int
-    start_ns: int
-    end_ns: int
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
     step: int = -1
     """Training step at the end of the window; -1: unknown."""
     received: CountsByKind = field(default_factory=dict)

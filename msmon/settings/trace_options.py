@@ -29,7 +29,7 @@ AIC_METRICS = (
 HOST_SYSTEMS = ("cpu", "mem", "disk", "network", "osrt")
 NEXT_STEP = -1
 """Value of ``start_step`` for "as soon as possible, the same step on every rank"."""
-MAX_STEP = 2**63 - 1
+MAX_STEP = 2**53
 
 
 def _list_of(allowed: tuple[str, ...]) -> Callable[[Any], str]:

@@ -209,6 +209,35 @@ def test_every_text_list_and_map_of_every_message_has_a_bound():
         assert unbounded(kind, name) == []
 
 
+LARGEST = 2**53
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "records", "session_id": "s", "seq": 2, "kind": 1, "count": LARGEST + 1},
+        {"type": "records", "session_id": "s", "seq": 2, "kind": 1, "count": -1},
+        {"type": "records", "session_id": "s", "seq": LARGEST + 1, "kind": 1, "count": 1},
+        {"type": "status", "state": "idle", "step": 2**62},
+        {"type": "answer", "ok": True, "step": 2**62},
+        {"type": "status", "state": "idle", "trace": {"start_step": 2**62}},
+        {"type": "status", "state": "idle", "counts": {"kept": {"Kernel": 2**62}}},
+        {"type": "status", "state": "idle", "counts": {"drops": {"sink": 2**62}}},
+        {"type": "status-request", "selection": {"ranks": [2**62]}},
+        {"type": "command", "action": "a", "fields": {"start_step": 2**62}},
+    ],
+)
+def test_numbers_beyond_what_can_be_summed_are_refused(fields):
+    with pytest.raises(UsageError, match="must be a whole number from"):
+        decode(header(**fields))
+
+
+def test_counts_and_steps_up_to_the_largest_and_times_of_today_are_taken():
+    end = SessionEnd(2 * 10**18, "stopped", Counts({"Kernel": LARGEST}))
+    for message in (SessionClosed("s", 3, end), Status("idle", step=LARGEST + 1)):
+        assert decode(encode(message)).message == message
+
+
 def test_prose_that_is_too_long_is_cut_on_both_sides():
     sent = decode(encode(Refused("x" * 5000))).message.reason
     assert (len(sent), sent[-1]) == (4096, "…")

@@ -113,7 +113,7 @@ def test_everything_reaches_the_outputs_once_and_in_order(setting):
     process = setting.process()
     messages = [
         opened(),
-        Records("s", 2, 2, 5),
+        Records("s", 2, 2, 0),
         window(3),
         SessionNote("s", 4, "key", "value"),
         GapReport("s", 5, Gap("uplink", 1, 2, {"Kernel": 1})),

@@ -20,6 +20,7 @@ from msmon.daemon.outputs.delivery import (
     NoteDelivery,
     WindowDelivery,
 )
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import exceeds_bounds
@@ -66,15 +67,21 @@ def _is_too_large(payload: tuple[bytes, ...]) -> bool:
 
 
 def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:
-    """Return a batch, or a gap for one of a kind that is not known here.
+    """Return a batch; or a gap where its kind is not known here, or its count is not its own.
 
-    Refusing it would have the agent send it again for ever.
+    Refusing it would have the agent send it again for ever. What is counted comes from the frames,
+    because a count is only a claim.
     """
-    session_id, seq, count = message.session_id, message.seq, max(0, message.count)
+    session_id, seq = message.session_id, message.seq
+    size_bytes = len(payload[0]) if payload else 0
+    name, reason = f"kind {message.kind}", "unknown to the daemon"
+    count = min(message.count, size_bytes)  # A record of any kind has a byte at least.
     if message.kind in _KNOWN_KINDS:
-        return BatchDelivery(session_id, seq, message.kind, count, payload)
+        kind = ActivityKind(message.kind)
+        count = size_bytes // DTYPES[kind].itemsize
+        if count == message.count:
+            return BatchDelivery(session_id, seq, message.kind, count, payload)
+        name, reason = kind.name, f"the batch claims {message.count} records"
     now_ns = time.time_ns()
-    lost = {f"kind {message.kind}": count}
-    return GapDelivery(
-        session_id, seq, Gap(DropStage.DECODE, now_ns, now_ns, lost, "unknown to the daemon")
-    )
+    gap = Gap(DropStage.DECODE, now_ns, now_ns, {name: count}, reason)
+    return GapDelivery(session_id, seq, gap)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
+from msmon.bounds import added
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import (
     Closing,
@@ -22,6 +23,10 @@ from msmon.sinks.base import SessionOutput
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
+
+MAX_KINDS = 63
+OTHER_KINDS = "other"
+"""A gap names so many kinds; the records of all further ones are counted under this name."""
 
 OpenAnswer = Union["tuple[str, ...]", MsmonError]
 """The files of a session, or why it could not be opened."""
@@ -229,12 +234,13 @@ class OutputSession:
 
     def lose(self, records: Mapping[str, int], stage: DropStage | str, reason: str) -> None:
         """Count lost records per kind, and extend the gap to be written."""
-        self.drops = merged_drops(self.drops, {stage: sum(records.values())})
+        self.drops = merged_drops(self.drops, {stage: added(*records.values())})
         now_ns = time.time_ns()
         gap = self.gap or Gap(stage, now_ns, now_ns, {}, reason)
         lost = dict(gap.records or {})
         for kind, count in records.items():
-            lost[kind] = lost.get(kind, 0) + count
+            name = kind if kind in lost or len(lost) < MAX_KINDS else OTHER_KINDS
+            lost[name] = added(lost.get(name, 0), count)
         self.gap = Gap(gap.stage, gap.start_ns, now_ns, lost, gap.reason)
 
 

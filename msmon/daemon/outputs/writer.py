@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 
+from msmon.bounds import added
 from msmon.daemon.outputs.delivery import (
     Commit,
     Committed,
@@ -210,7 +211,7 @@ class SessionWriter:
                 records = kind_and_count(delivery)
                 if records is not None:
                     kind, count = records
-                    self.written[kind] = self.written.get(kind, 0) + count
+                    self.written[kind] = added(self.written.get(kind, 0), count)
             self._queue.hold(session, session.size_bytes - before_bytes)
             if session.waiting:
                 self._queue.schedule(session)

@@ -14,6 +14,9 @@ import psutil
 import pytest
 from fixtures.waiting import poll_until
 
+from msmon.bus.codec import encode
+from msmon.bus.messages import Reply
+from msmon.bus.rows import DaemonRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.shares import LIMITS, Resource, Shares
 from msmon.daemon.outputs import writer
@@ -311,6 +314,18 @@ def test_frames_that_do_not_fit_cost_one_batch(
     assert output.drops("session-0") == {"decode": 7}
     gap, batch = RecordingSink.instance.committed
     assert (gap.stage, batch) == ("decode", (3, 4))
+
+
+def test_counts_of_a_liar_add_up_to_what_can_still_be_told(
+    output: Output, acknowledged: Acknowledgements, session: Any, tmp_path: Path
+) -> None:
+    open_session(output, session(tmp_path))
+    for seq in (2, 3):
+        frames = (b"abc", b"")
+        output.put(BatchDelivery("session-0", seq, int(ActivityKind.Kernel), 2**53, frames))
+    acknowledged.wait(3)
+    assert output.drops("session-0") == {"decode": 2**53}
+    encode(Reply("ok", daemon=DaemonRow("1", sinks=[output.status()])))
 
 
 def test_what_can_not_be_written_by_the_end_is_counted(
