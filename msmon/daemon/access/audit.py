@@ -1,37 +1,42 @@
 """The audit log: who commanded what, when, and with which answer.
 
-Each command is a JSON object on one line of a file in the daemon's state directory. Commands that
-were carried out are in ``audit.jsonl``, refused ones in ``audit-refused.jsonl``. The files are
-limited in size, and with one file a flood of refused commands would push the others out.
+Each command is a JSON object on one line of a file in the daemon's state directory; see
+``audit_lines``. A command that at least one process carried out is in ``audit.jsonl``. A command
+that none carried out is in ``audit-refused.jsonl``: it was refused, matched nothing, or failed
+everywhere. The files are limited in size, and with one file a flood of commands without any effect
+would push the others out.
 
-A refused command is written in short, and each owner has a share of lines
-(``Resource.REFUSED_AUDIT_LINES``). The owner's next line counts those beyond the share. Each file
+Each owner has a share of the lines of each file (``Resource.AUDIT_LINES``,
+``Resource.REFUSED_AUDIT_LINES``). The owner's next line counts those beyond the share. Who may
+only command the own processes can thus hide no more than what it did to them. Each file
 has a thread that writes it, so a disk that hangs delays no command; entries that could not be
 written are counted.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
 import queue
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
-from msmon.bus.codec import as_fields
-from msmon.bus.messages import MonitorRequest, Refused, Reply, TraceRequest
+from msmon.bus.messages import Refused, Reply
+from msmon.daemon.access.audit_lines import (
+    CommandRequest,
+    command_of,
+    done_line,
+    reason_of,
+    refused_line,
+    said_yes,
+)
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.logs import BoundedFile
-
-CommandRequest = Union[MonitorRequest, TraceRequest]
-COMMAND_NAMES = {MonitorRequest: "npu-monitor", TraceRequest: "nputrace"}
 
 AUDIT_FILE = "audit.jsonl"
 FILE_LIMIT_BYTES = 8 << 20
@@ -39,9 +44,6 @@ FILES_KEPT = 4
 """Older files beside the current one: ``audit.jsonl.1`` is the newest of them."""
 REFUSED_FILE = "audit-refused.jsonl"
 REFUSED_FILES_KEPT = 1
-REFUSED_CHARACTERS = 300
-"""How much of the options and of the reason is written for a refused command."""
-_MAX_ACTION_CHARACTERS = 20
 _MAX_WAITING = 1000
 _MAX_COUNTED_OWNERS = 1000
 
@@ -69,11 +71,11 @@ class AuditLog:
     """
 
     def __init__(self, directory: Path, shares: Shares | None = None) -> None:
-        self._shares = shares or Shares()
-        self._done = _Part(directory / AUDIT_FILE, FILES_KEPT)
-        self._refused = _Part(directory / REFUSED_FILE, REFUSED_FILES_KEPT)
-        self._left_out: Counter[str] = Counter()
-        """Owner → number of refused commands that were left out since the owner's last line."""
+        shares = shares or Shares()
+        self._done = _Part(directory / AUDIT_FILE, FILES_KEPT, Resource.AUDIT_LINES, shares)
+        self._refused = _Part(
+            directory / REFUSED_FILE, REFUSED_FILES_KEPT, Resource.REFUSED_AUDIT_LINES, shares
+        )
 
     @property
     def unwritten(self) -> int:
@@ -82,37 +84,24 @@ class AuditLog:
 
     def note(self, peer: Peer, request: CommandRequest, answer: Reply | Refused) -> None:
         """Queue one command for writing. Call it on one thread only."""
-        if isinstance(answer, Refused):
-            self._note_refused(peer, request, answer)
+        command, yes, owner = command_of(request), said_yes(answer), {"owner": peer.owner}
+        if isinstance(answer, Refused) or not yes:
+            outcome = "refused" if isinstance(answer, Refused) else answer.outcome
+            _log.info(
+                "%s: %s not done: %s: %s",
+                peer.name,
+                command,
+                outcome,
+                reason_of(answer),
+                extra=owner,
+            )
+            if self._refused.takes(peer.owner):
+                self._refused.write(peer.owner, refused_line(peer, request, answer))
             return
-        command = _command(request)
-        _log.info("%s: %s %s: %s", peer.name, command, request.fields, _in_short(answer))
-        entry = {
-            **_who(peer, command),
-            "fields": request.fields,
-            "selection": dataclasses.asdict(request.selection),
-            **_answer_fields(answer),
-        }
-        self._done.write(entry)
-
-    def _note_refused(self, peer: Peer, request: CommandRequest, answer: Refused) -> None:
-        """Queue a refused command in short, if its owner's share of lines isn't used up."""
-        owner, command = peer.owner, _command(request)
-        reason = answer.reason[:REFUSED_CHARACTERS]
-        _log.info("%s: %s refused: %s", peer.name, command, reason, extra={"owner": owner})
-        if not self._shares.try_take(owner, Resource.REFUSED_AUDIT_LINES):
-            if owner in self._left_out or len(self._left_out) < _MAX_COUNTED_OWNERS:
-                self._left_out[owner] += 1
-            return
-        entry = {
-            **_who(peer, command),
-            "fields": str(request.fields)[:REFUSED_CHARACTERS],
-            "selection": {name: len(items) for name, items in vars(request.selection).items()},
-            "outcome": "refused",
-            "text": reason,
-            "refused_before": self._left_out.pop(owner, 0),
-        }
-        self._refused.write(entry)
+        told = f"{answer.outcome}, {yes} of {len(answer.rows)} processes"
+        _log.info("%s: %s %s: %s", peer.name, command, request.fields, told, extra=owner)
+        if self._done.takes(peer.owner):
+            self._done.write(peer.owner, done_line(peer, request, answer))
 
     def close(self) -> None:
         """Wait until all is written."""
@@ -121,18 +110,36 @@ class AuditLog:
 
 
 class _Part:
-    """One file of the audit log, with its queue and the thread that empties it."""
+    """One file of the audit log, with its queue and the thread that empties it.
 
-    def __init__(self, path: Path, older_files: int) -> None:
+    The broker's thread writes this object's state.
+    """
+
+    def __init__(self, path: Path, older_files: int, resource: Resource, shares: Shares) -> None:
+        self._resource = resource
+        self._shares = shares
+        self._left_out: Counter[str] = Counter()
+        """Owner → number of commands that were left out since the owner's last line."""
         self._waiting = _Waiting()
         self.file = _AuditFile(path, older_files, self._waiting)
         self._writer = QueueListener(self._waiting.queue, self.file)
         self._writer.start()
 
-    def write(self, entry: dict[str, Any]) -> None:
+    def takes(self, owner: str) -> bool:
+        """Take a line from the owner's share; if it is used up, count the command as left out."""
+        if self._shares.try_take(owner, self._resource):
+            return True
+        if owner in self._left_out or len(self._left_out) < _MAX_COUNTED_OWNERS:
+            self._left_out[owner] += 1
+        return False
+
+    def write(self, owner: str, entry: dict[str, Any]) -> None:
+        """Queue an entry, with the number of the owner's commands left out before it."""
+        entry = {**entry, "left_out_before": self._left_out.pop(owner, 0)}
         self._waiting.handle(logging.makeLogRecord({"entry": entry}))
 
     def close(self) -> None:
+        """Wait until all is written."""
         self._writer.stop()
 
 
@@ -186,29 +193,3 @@ class _AuditFile(BoundedFile):
         elif not failed_before:
             reason = self.problem.strerror or self.problem
             _log.error("%s can't be written: %s", self.baseFilename, reason)
-
-
-def _command(request: CommandRequest) -> str:
-    return f"{COMMAND_NAMES[type(request)]} {request.action[:_MAX_ACTION_CHARACTERS]}"
-
-
-def _who(peer: Peer, command: str) -> dict[str, Any]:
-    return {
-        "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        "who": peer.name,
-        "role": peer.role.value,
-        "pid": peer.pid,
-        "command": command,
-    }
-
-
-def _in_short(answer: Reply) -> str:
-    said_yes = sum(getattr(row, "ok", False) for row in answer.rows)
-    return f"{answer.outcome}, {said_yes} of {len(answer.rows)} processes"
-
-
-def _answer_fields(answer: Reply) -> dict[str, Any]:
-    kept = ("host", "pid", "rank", "job_id", "ok", "text", "session_id")
-    told = [as_fields(row) for row in answer.rows]
-    rows = [{name: row[name] for name in kept if name in row} for row in told]
-    return {"outcome": answer.outcome, "text": answer.text, "processes": rows}

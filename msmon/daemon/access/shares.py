@@ -48,6 +48,7 @@ class Resource(enum.Enum):
     REMEMBERED_BYTES = "remembered bytes"
     DISK_BYTES = "disk bytes"
     LOOP_S = "loop seconds"
+    AUDIT_LINES = "audit lines"
     REFUSED_AUDIT_LINES = "audit lines on refusals"
 
 
@@ -65,6 +66,7 @@ LIMITS: dict[Resource, Limit] = {
     Resource.REMEMBERED_BYTES: Limit(8 * _MIB, 0, 16, "bytes remembered"),
     Resource.DISK_BYTES: Limit(2048 * _MIB, 128 * _MIB, 8, "bytes written per second"),
     Resource.LOOP_S: Limit(1.0, 0.5, 8, "work of the daemon's loop"),
+    Resource.AUDIT_LINES: Limit(200, 0.2, 100, "lines of the audit log"),
     Resource.REFUSED_AUDIT_LINES: Limit(50, 0.2, 4, "lines of the audit log on refusals"),
 }
 """A node with 16 ranks of one user uses about 20 connections, 20 processes and 16 sessions."""

@@ -7,7 +7,8 @@ import logging
 
 from msmon.bus import messages
 from msmon.bus.messages import Refused, Reply
-from msmon.daemon.access.audit import AuditLog, CommandRequest
+from msmon.daemon.access.audit import AuditLog
+from msmon.daemon.access.audit_lines import CommandRequest
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.commands.monitoring import Monitoring
