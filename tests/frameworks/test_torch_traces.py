@@ -24,6 +24,8 @@ pytestmark = [
 
 TRAINING = Path(__file__).parent / "training.py"
 DEADLINE_S = 60.0
+STEPS_AHEAD = 250
+"""More steps than the job makes while a command reaches it, also on a busy machine."""
 
 
 class Training:
@@ -141,7 +143,7 @@ def assert_traces_of(rows: list[dict], first: int) -> None:
 
 def test_exactly_the_steps_asked_for_on_every_rank_and_again(training):
     for _ in range(2):
-        first = training.await_steps() + 60
+        first = training.await_steps() + STEPS_AHEAD
         assert_traces_of(training.trace("--start-step", str(first)), first)
 
 
