@@ -1,9 +1,10 @@
 """What waits for one output: its sessions, when each is looked at, and how much is held.
 
 The broker's loop puts in and the output's thread takes out, both under one lock. A delivery
-that does not fit is dropped and counted, and becomes a gap in the output. Two bounds hold: that
-of the queue, and the share of the owner whose data it is. So one user's flood leaves room for
-the others.
+that does not fit is dropped and counted, and becomes a gap in the output. Three bounds hold: that
+of the queue, the share of the owner whose data it is, and in an output of all owners a part of the
+queue for each. The sessions of the owners are looked at in turn. So one user's flood leaves the
+others room and time.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from msmon.sessions import Drops, DropStage, SessionInfo
 
 QUEUE_BYTES = 128 << 20
 
+OWNERS_PER_QUEUE = 4
+"""In an output of all owners each may fill this fraction of the queue."""
+
 _AT_ONCE_S = -1.0
-"""When a session is due whose opening somebody waits for: before all that waits to be written."""
+"""When a session is due whose opening somebody waits for: before all that its owner has waiting."""
 
 
 class SessionQueue(abc.ABC):
@@ -58,10 +62,12 @@ class SessionQueue(abc.ABC):
         self._unwanted = unwanted
         self._queue_bytes = queue_bytes
         self._shares: Shares | None = None
-        self._due: list[tuple[float, int, OutputSession]] = []
-        """Sessions to look at, by time; each is here at most once."""
+        self._due: dict[str, list[tuple[float, int, OutputSession]]] = {}
+        """Owner → heap of its sessions to look at, by time; each is here at most once. The owner
+        whose turn was last is the last one."""
         self._order = itertools.count()
         self._held_bytes = 0
+        self._held_by_owner: dict[str, int] = {}
 
     @abc.abstractmethod
     def _wake(self) -> None:
@@ -139,6 +145,10 @@ class SessionQueue(abc.ABC):
         return skipped(delivery)
 
     def _has_share(self, session: OutputSession, delivery: Delivery) -> bool:
+        if self.owner is None:
+            held = self._held_by_owner.get(session.owner.name, 0)
+            if held + delivery.size_bytes > self._queue_bytes // OWNERS_PER_QUEUE:
+                return False
         if self._shares is None:
             return True
         queued = self._shares.used(session.owner.name, Resource.QUEUED_BYTES)
@@ -148,12 +158,16 @@ class SessionQueue(abc.ABC):
     def hold(self, session: OutputSession, size_bytes: int) -> None:
         """Count bytes that are queued, or with a minus no longer; the lock is held."""
         self._held_bytes += size_bytes
+        name = session.owner.name
+        held = self._held_by_owner.pop(name, 0) + size_bytes
+        if held > 0:
+            self._held_by_owner[name] = held
         if self._shares is None:
             return
         if size_bytes > 0:
-            self._shares.charge(session.owner.name, Resource.QUEUED_BYTES, size_bytes)
+            self._shares.charge(name, Resource.QUEUED_BYTES, size_bytes)
         elif size_bytes < 0:
-            self._shares.give_back(session.owner.name, Resource.QUEUED_BYTES, -size_bytes)
+            self._shares.give_back(name, Resource.QUEUED_BYTES, -size_bytes)
 
     def may_write(self, session: OutputSession, delivery: Delivery) -> bool:
         """Whether the owner's share of the disk holds this much more now."""
@@ -165,12 +179,12 @@ class SessionQueue(abc.ABC):
     @property
     def somebody_waits(self) -> bool:
         """Whether something is due that somebody waits for; the lock is held."""
-        return bool(self.errands or (self._due and self._due[0][0] == _AT_ONCE_S))
+        return bool(self.errands) or self.next_due_s == _AT_ONCE_S
 
     @property
     def next_due_s(self) -> float | None:
         """When the next session is due (monotonic), None: nothing is; the lock is held."""
-        return self._due[0][0] if self._due else None
+        return min((sessions[0][0] for sessions in self._due.values()), default=None)
 
     def _later(self, errand: Callable[[], None]) -> None:
         with self.changed:
@@ -186,13 +200,21 @@ class SessionQueue(abc.ABC):
         if not session.scheduled:
             session.scheduled = True
             when_s = time.monotonic() if due_s is None else due_s
-            heapq.heappush(self._due, (when_s, next(self._order), session))
+            due = self._due.setdefault(session.owner.name, [])
+            heapq.heappush(due, (when_s, next(self._order), session))
             self._wake()
 
     def next_due(self, now_s: float) -> OutputSession | None:
-        """Take the next session whose time has come; the lock is held."""
-        if not self._due or self._due[0][0] > now_s:
+        """Take the next session whose time has come, of another owner if there is one; lock held.
+
+        Where A has many sessions due and B one, the turns are A, B, A, A, …
+        """
+        owner = next((name for name, due in self._due.items() if due[0][0] <= now_s), None)
+        if owner is None:
             return None
-        _, _, session = heapq.heappop(self._due)
+        sessions = self._due.pop(owner)
+        _, _, session = heapq.heappop(sessions)
+        if sessions:
+            self._due[owner] = sessions
         session.scheduled = False
         return session

@@ -20,7 +20,7 @@ from msmon.bus.rows import DaemonRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.shares import LIMITS, Resource, Shares
 from msmon.daemon.outputs import writer
-from msmon.daemon.outputs.delivery import BatchDelivery, Closing, NoteDelivery
+from msmon.daemon.outputs.delivery import BASE_BYTES, BatchDelivery, Closing, NoteDelivery
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.errors import SinkError
@@ -105,7 +105,7 @@ def acknowledged() -> Acknowledgements:
 
 @pytest.fixture
 def output(acknowledged: Acknowledgements) -> Iterator[Output]:
-    output = Output(RecordingSink, {}, queue_bytes=100_000)
+    output = Output(RecordingSink, {}, queue_bytes=400_000)
     acknowledged.follow(output)
     yield output
     RecordingSink.instance.gate.set()
@@ -370,6 +370,31 @@ def test_one_owner_s_flood_leaves_the_queue_to_others(
     written = output.status().written["Kernel"]
     assert written - 500 + (dropped or 0) == 500_000
     assert shares.used("uid 0", Resource.QUEUED_BYTES) == 0
+
+
+def test_owners_share_the_queue_of_an_output_and_are_written_in_turn(
+    acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    OrderedSink.calls = []
+    output = Output(OrderedSink, {}, queue_bytes=400_000)
+    acknowledged.follow(output)
+    for number in range(30):
+        open_session(output, dataclasses.replace(session(tmp_path), session_id=f"many {number}"))
+    output.open_session(session(tmp_path), Owner("uid 7", 7), lambda answer: None)
+    OrderedSink.instance.gate.clear()
+    batch = kernels(100)
+    for seq in range(2, 12):
+        for number in range(30):
+            output.put(records(batch, seq, f"many {number}"))
+    size_bytes = records(batch, 2).size_bytes
+    assert 90_000 < output.status().queue_bytes <= 100_000 + 30 * 10 * BASE_BYTES
+    output.put(records(batch, 999))
+    assert output.drops("session-0") == {}
+    OrderedSink.instance.gate.set()
+    acknowledged.wait(999)
+    output.close(5)
+    assert len(OrderedSink.calls) > 31 + 50_000 // size_bytes
+    assert OrderedSink.calls[31:].index("write 999") <= 11
 
 
 def test_a_sink_process_that_is_killed_is_replaced(
