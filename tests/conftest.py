@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from msmon.ffi.mspti import Mspti
@@ -38,7 +39,13 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-LONG_FIRST = ("delivery", "judges", "frameworks")
+hypothesis.settings.register_profile(
+    "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("no clock")  # a busy machine is no fault of the code
+
+
+LONG_FIRST = ("delivery", "attacks", "judges", "frameworks")
 """Folders of tests/ whose tests begin first where tests run side by side.
 
 A long test that begins last keeps one processor busy while the others have nothing to do.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch, concatenate, decode_texts, encode_texts, printable
@@ -74,7 +74,6 @@ def test_select_keeps_order_and_shares_strings() -> None:
     assert chosen.strings is batch.strings
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.text(alphabet="ab", max_size=2), max_size=4), min_size=1, max_size=4))
 def test_concatenate_joins_records_and_texts(parts: list[list[str]]) -> None:
     joined = concatenate([kernels(*names) for names in parts])
@@ -83,7 +82,6 @@ def test_concatenate_joins_records_and_texts(parts: list[list[str]]) -> None:
     assert len(set(joined.strings)) == len(joined.strings)
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=8).map(lambda raw: raw.replace(b"\0", b"")), min_size=1))
 def test_texts_of_any_bytes_survive_the_wire_and_print(raw: list[bytes]) -> None:
     texts = tuple(item.decode("utf-8", "surrogateescape") for item in raw)

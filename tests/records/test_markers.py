@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
@@ -119,7 +119,6 @@ def test_nested_and_overlapping_ranges_pair_by_id() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_order_and_any_batches_give_the_same_events(data: st.DataObject) -> None:
     makers = {"host": host_range, "device": device_range}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from msmon.records import record_filter as module
@@ -60,7 +60,6 @@ def ids(batch: Batch) -> list[int]:
     return batch.records["id"].tolist()
 
 
-@settings(deadline=None)
 @given(
     names=st.lists(st.text(alphabet="abM\udcff", max_size=4), max_size=30),
     needles=st.lists(st.text(alphabet="abM", min_size=1, max_size=2), min_size=1, max_size=3),
@@ -116,7 +115,6 @@ def test_marks_follow_too() -> None:
     assert ids(record_filter("Marker:step").apply(batch)) == [1, 2, 2]
 
 
-@settings(deadline=None)
 @given(
     st.permutations([*device_range(1, "step"), *device_range(2, "other"), start(3, "step"), end(3)])
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
@@ -88,7 +88,6 @@ batches = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(described=batches, split=st.integers(0, 6))
 def test_windows_and_their_merge_agree_with_plain_python(
     described: list[tuple[ActivityKind, list[Record]]], split: int
@@ -229,7 +228,6 @@ def test_names_beyond_the_cap_are_summed_under_other_and_counted(distinct: int) 
     assert sum(row.total_ns for row in operator_rows(window)) == 2 * distinct * 10 + 2
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**40)), min_size=1, max_size=200),
     st.floats(0, 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from msmon.records.windows import (
@@ -25,21 +25,18 @@ def window(names: tuple[str, ...] = ("", "MatMul")) -> Window:
     return Window(0, 0, 1, operators=operators, buckets=np.zeros(1, BUCKET_DTYPE), names=names)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**53))
 def test_a_duration_lies_in_its_bucket(duration_ns: int) -> None:
     low, high = bucket_bounds_ns(int(bucket_of(np.array([duration_ns], np.uint64))[0]))
     assert low <= duration_ns < high
 
 
-@settings(deadline=None)
 @given(st.integers(1, 2**64 - 1))
 def test_a_bucket_is_an_eighth_of_its_octave_wide(duration_ns: int) -> None:
     low, high = bucket_bounds_ns(int(bucket_of(np.array([duration_ns], np.uint64))[0]))
     assert (high - low) / low <= 1 / SUB_BUCKETS_PER_OCTAVE
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=2))
 def test_buckets_keep_the_order_of_durations(durations_ns: list[int]) -> None:
     buckets = bucket_of(np.array(sorted(durations_ns), np.uint64))
