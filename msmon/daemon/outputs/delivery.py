@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Union
 
+from msmon.daemon.outputs.export_roots import require_closed
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, ResumableSink, SessionOutput, Sink
-from msmon.sinks.exports import resolve_export
+from msmon.sinks.exports import require_below, resolve_export
 
 BASE_BYTES = 256
 """What a delivery without payload counts as in a queue."""
@@ -147,9 +149,16 @@ class Opening:
 
     session: SessionInfo
     progress: Progress
+    below: tuple[str, ...] | None = None
+    """For data that the daemon's user writes for somebody else: the export roots in force.
+    None: the owner's own rights say where it may go."""
 
     def apply(self, sink: Sink) -> SessionOutput:
-        """Open the session; returns the sink's answer."""
+        """Open the session; returns the sink's answer. Raises UsageError or SinkError."""
+        if self.below is not None:
+            directory = Path(self.session.settings.log_file)
+            require_below(directory, self.below)
+            require_closed(directory, make=True)
         if isinstance(sink, ResumableSink):
             return sink.open_session(self.session, self.progress)
         return sink.open_session(self.session)
@@ -192,14 +201,21 @@ class Commit:
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """Whether an export to this path would work. ``roots``: None allows any place."""
+    """Whether an export to this path would work. ``roots``: None allows any place.
+
+    ``closed``: only the process's user and root may be able to change anything at that place.
+    """
 
     path: str
     roots: tuple[str, ...] | None
+    closed: bool = False
 
     def apply(self, sink: Sink) -> str:
         """Return the directory without links. Raises UsageError or SinkError."""
-        return str(resolve_export(self.path, self.roots))
+        resolved = resolve_export(self.path, self.roots)
+        if self.closed:
+            require_closed(resolved)
+        return str(resolved)
 
 
 Request = Union[Delivery, Opening, Forgetting, Commit, ExportCheck]

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from msmon.bus.places import Unguarded, require_guarded
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.rights import NOBODY_GROUP
 from msmon.errors import SinkError
@@ -60,6 +61,25 @@ class ExportRoots:
                     _make(root, personal.name, owner.uid)
                 except OSError as error:
                     raise SinkError(f"can't make {personal}: {error.strerror}") from error
+
+
+def require_closed(directory: Path, make: bool = False) -> None:
+    """Raise SinkError where anybody but root and this process's user could change the place.
+
+    For data of others that the daemon's own user writes, as that of TCP keys: in a directory of
+    a local user it would be lent rights. ``make`` makes the directory where it is missing.
+    """
+    try:
+        require_guarded(directory, make, DIRECTORY_MODE)
+    except Unguarded as error:
+        raise SinkError(
+            "--log-file: this data is written by the daemon's own user, so nobody else may be able "
+            f"to change its directory, but {error.message}",
+            f"choose one that uid {os.geteuid()} has made below an export root; or "
+            f"{error.next_step}",
+        ) from None
+    except OSError as error:
+        raise SinkError(f"--log-file: can't use {directory}: {error.strerror}") from error
 
 
 def _login(uid: int) -> str:

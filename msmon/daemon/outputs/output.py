@@ -21,6 +21,7 @@ from typing import Any
 from msmon.bus.rows import OutputRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
+from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.hosts import SinkHost, ThreadHost
 from msmon.daemon.outputs.output_session import FIRST_RETRY_S
 from msmon.daemon.outputs.process import ProcessHost
@@ -46,8 +47,9 @@ class Output(SessionQueue):
 
     The output's thread alone uses the host, the writer and ``_used_at_s``; the broker's loop starts
     that thread with the first thing to do. ``owner`` is whose rights a process works with; None:
-    the daemon's. ``queue_bytes`` bounds everything that is not committed yet. Raises what the
-    sink raises when it is made with these options.
+    the daemon's. ``queue_bytes`` bounds everything that is not committed yet. ``below``: roots
+    that its directories must lie below whenever a session is opened. Raises what the sink raises
+    when it is made with these options.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Output(SessionQueue):
         progress: ProgressDirectory | None = None,
         queue_bytes: int = QUEUE_BYTES,
         idle_s: float = IDLE_S,
+        below: ExportRoots | None = None,
     ) -> None:
         unwanted: list[type] = [] if sink_class.WANTS_RECORDS else [BatchDelivery]
         unwanted += [] if sink_class.WANTS_WINDOWS else [WindowDelivery]
@@ -72,7 +75,7 @@ class Output(SessionQueue):
         else:
             self._host = ThreadHost(sink_class(**self._options))
         progress = progress or ProgressDirectory(None, self.name)
-        self._writer = SessionWriter(self, self._host, progress)
+        self._writer = SessionWriter(self, self._host, progress, below)
         self._idle_s = idle_s
         self._used_at_s = 0.0
         self._thread: threading.Thread | None = None

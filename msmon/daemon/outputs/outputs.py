@@ -22,7 +22,7 @@ from msmon.daemon.outputs.delivery import Delivery, ExportCheck
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.output import IDLE_S, CheckDone, Output
 from msmon.daemon.outputs.output_session import OpenAnswer
-from msmon.daemon.outputs.rights import Limits, warn_of_missing_rights
+from msmon.daemon.outputs.rights import Limits, lends_own_rights, warn_of_missing_rights
 from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.errors import MsmonError, SinkError
 from msmon.sessions import Drops, SessionInfo, merged_drops
@@ -93,11 +93,14 @@ class Outputs:
         """Find out whether an owner's data can be written to a path.
 
         Everything that touches the path happens with the owner's rights, in the owner's
-        process. ``anywhere``: the caller may name any place that the owner can write; otherwise it
-        must lie below an export root. ``done`` gets the directory without links, or the
-        refusal. Raises UsageError for a text that is no path.
+        process. ``anywhere``: the caller may name any place that the owner can write. Otherwise,
+        and for owners whom the daemon lends its own rights, it must lie below an export root.
+        ``done`` gets the directory without links, or the refusal. Raises UsageError for a text
+        that is no path.
         """
         require_absolute(path)
+        lent = lends_own_rights(owner)
+        anywhere = anywhere and not lent
         roots = None if anywhere else self.roots.paths
 
         def checked(answer: str | MsmonError) -> None:
@@ -110,7 +113,7 @@ class Outputs:
 
         export = self._export(EXPORT_SINKS[export_type], owner)
         prepare = partial(self.roots.make_personal, path, owner)
-        export.check(ExportCheck(path, roots), checked, prepare)
+        export.check(ExportCheck(path, roots, lent), checked, prepare)
 
     def open_session(
         self, session: SessionInfo, owner: Owner, done: Callable[[OpenAnswer], None]
@@ -197,7 +200,13 @@ class Outputs:
                 limits = self._config.limits
                 idle_s = self._config.idle_s
                 output = Output(
-                    found, {}, owner=owner, limits=limits, progress=progress, idle_s=idle_s
+                    found,
+                    {},
+                    owner=owner,
+                    limits=limits,
+                    progress=progress,
+                    idle_s=idle_s,
+                    below=self.roots if lends_own_rights(owner) else None,
                 )
                 output.on_safe = self._grown
                 if self._shares is not None:

@@ -8,6 +8,7 @@ Below a root daemon it works with the rights of the user whose data it writes; s
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -101,7 +102,7 @@ class ProcessHost:
         if isinstance(request, Opening):
             self._progress[request.session.session_id] = request.progress
             # a plain copy goes over; what the sink keeps comes back as messages
-            request = Opening(request.session, Progress(request.progress.value))
+            request = dataclasses.replace(request, progress=Progress(request.progress.value))
         if isinstance(request, Forgetting):
             self._progress.pop(request.session_id, None)
         limit_s = CHECK_LIMIT_S if isinstance(request, ExportCheck) else self._call_limit_s

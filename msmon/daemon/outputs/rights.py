@@ -4,7 +4,8 @@ A root daemon starts one output process per user. Before that process looks at a
 user has a hand in, it becomes that user for good: groups, group and user id, no new
 privileges, limits. A link or a planted file can then only lead where that user could have
 gone anyway. A daemon that is not root, or lacks CAP_SETUID, can't do this; it writes
-as itself for its own user and for TCP keys, and says so for others.
+as itself for its own user, and says so for others. For the holders of TCP keys every daemon
+writes as itself, and only where nobody else could lead it elsewhere.
 """
 
 from __future__ import annotations
@@ -88,6 +89,16 @@ def rights_for(owner: Owner) -> Rights | None:
         return Rights(owner.uid, NOBODY_GROUP, ())
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return Rights(owner.uid, entry.pw_gid, tuple(groups))
+
+
+def lends_own_rights(owner: Owner) -> bool:
+    """Return whether this daemon writes an owner's files as itself, though they are not its own.
+
+    Those of TCP keys always; below a daemon that is not root those of other local users too.
+    """
+    if owner.uid in (0, os.geteuid()):
+        return False
+    return owner.uid == -1 or os.geteuid() != 0
 
 
 def warn_of_missing_rights() -> None:

@@ -22,6 +22,7 @@ from msmon.daemon.outputs.delivery import (
     Skipped,
     kind_and_count,
 )
+from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.hosts import HostEnded, SinkHost
 from msmon.daemon.outputs.output_session import (
     LAST_RETRY_S,
@@ -54,10 +55,17 @@ class SessionWriter:
     """Writes the sessions of a queue into a sink. Everything here runs on the output's thread.
 
     ``host`` is where the sink lives. What the broker's loop may read or change meanwhile, the
-    sessions and ``written``, is touched under the queue's lock only.
+    sessions and ``written``, is touched under the queue's lock only. ``below``: see
+    :class:`Opening <msmon.daemon.outputs.delivery.Opening>`; None: any place.
     """
 
-    def __init__(self, queue: SessionQueue, host: SinkHost, progress: ProgressDirectory) -> None:
+    def __init__(
+        self,
+        queue: SessionQueue,
+        host: SinkHost,
+        progress: ProgressDirectory,
+        below: ExportRoots | None = None,
+    ) -> None:
         self.written: dict[str, int] = {}
         """Kind → records that the sink has committed."""
         self.commit_at_s: float | None = None
@@ -66,6 +74,7 @@ class SessionWriter:
         self._changed = queue.changed
         self._host = host
         self._progress = progress
+        self._below = below
         self._uncommitted_bytes = 0
 
     def hand_over(self, session: OutputSession) -> None:
@@ -136,7 +145,9 @@ class SessionWriter:
                 return
             with self._changed:
                 session.take_back()
-            opened = self._host.ask(Opening(session.info, self._progress.of(session.id)))
+            below = None if self._below is None else self._below.paths
+            opening = Opening(session.info, self._progress.of(session.id), below)
+            opened = self._host.ask(opening)
             assert isinstance(opened, SessionOutput)
         except Exception as error:
             failure = error if isinstance(error, MsmonError) else SinkError(str(error))

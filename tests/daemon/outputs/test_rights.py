@@ -173,6 +173,40 @@ def test_root_makes_a_personal_directory_below_a_root_that_only_it_can_write(
     assert not (place / "23459").exists()
 
 
+def test_the_data_of_a_tcp_key_goes_only_where_nobody_but_the_daemon_may_write(
+    daemon: Daemon, place: Path, session: Any
+) -> None:
+    key = Owner("key olga")
+    shared = place / "alice" / "shared"
+    shared.mkdir()  # root's, but in a directory that alice can rename
+    for directory in (place / "alice" / "run", shared, shared / "run"):
+        opened = daemon.open(session(directory, session_id=f"session-{directory}"), key)
+        for answer in (daemon.check(directory, key), opened):
+            assert isinstance(answer, SinkError)
+            assert "alice belongs to uid 23456" in answer.message
+    outside = place.parent / "outside"
+    outside.mkdir()
+    opened = daemon.open(session(outside), key)
+    for answer in (daemon.check(outside, key, anywhere=True), opened):
+        assert isinstance(answer, UsageError)
+    assert daemon.check(place / "olga" / "run", key) == str(place / "olga" / "run")
+    opened = daemon.open(session(place / "olga" / "run", session_id="session-1"), key)
+    assert isinstance(opened, tuple)
+    assert Path(opened[0]).parent == place / "olga" / "run"
+
+
+def test_a_place_that_was_opened_to_others_is_refused_to_a_tcp_key_at_the_next_opening(
+    daemon: Daemon, place: Path, session: Any
+) -> None:
+    key = Owner("key olga")
+    assert daemon.check(place / "olga", key) == str(place / "olga")
+    place.chmod(0o777)
+    refused = daemon.open(session(place / "olga"), key)
+    assert isinstance(refused, SinkError)
+    assert f"chmod go-w {place}" in refused.next_step
+    assert not (place / "olga").exists()
+
+
 @pytest.mark.parametrize("export_type", FORMATS)
 @pytest.mark.parametrize("planted", ["link", "hard link", "fifo", "device", "directory"])
 def test_what_was_planted_at_the_name_of_a_file_harms_nobody(
