@@ -257,9 +257,10 @@ def test_an_output_that_hangs_does_not_keep_it_from_ending(daemons):
     program = (
         "import asyncio, sys, time\n"
         "from pathlib import Path\n"
+        "from msmon.daemon.outputs.outputs import Outputs, OutputsConfig\n"
         "from msmon.daemon.service import DaemonSettings, Surface, serve\n"
-        "class Hanging:\n"
-        "    def __init__(self, on_commit): pass\n"
+        "class Hanging(Outputs):\n"
+        "    def __init__(self, on_commit): super().__init__(OutputsConfig(), on_commit)\n"
         "    def close(self, timeout_s): time.sleep(60)\n"
         "settings = DaemonSettings(*map(Path, sys.argv[1:]))\n"
         "asyncio.run(serve(settings, Hanging, Surface(lambda line: print(line, flush=True))))\n"
