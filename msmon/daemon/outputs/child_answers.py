@@ -1,11 +1,16 @@
 """What an output process sends to the daemon, and how little of it is believed.
 
 The daemon may be root while the process works for any user. So requests to it are pickled,
-but nothing that comes back is: plain msgpack, checked field by field, bounded in size.
+but nothing that comes back is: plain msgpack, checked field by field, bounded in size and in time.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import socket
+import struct
+import time
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -19,6 +24,8 @@ MAX_BYTES = 8 << 20
 """The longest message of a process: the progress of a session is the longest thing in it."""
 
 MAX_TEXT = 4096
+_LENGTH = struct.Struct("!i")
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -160,3 +167,54 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise ValueError("no number")
     return value
+
+
+class Channel:
+    """The daemon's end of the socket to an output process. Each call ends by a given time.
+
+    The other end uses a ``Connection`` of ``multiprocessing``, and the frames here are the same.
+    But a ``Connection`` waits without limit once a message has begun. A process that was stopped
+    in mid-message (SIGSTOP), or that sends a byte now and then, would hold the thread for ever.
+
+    The output's thread makes all calls. ``until_s`` is on the monotonic clock. Then a call raises
+    TimeoutError. When the process is gone it raises EOFError or OSError.
+    """
+
+    def __init__(self, stream: socket.socket) -> None:
+        stream.setblocking(False)
+        self._stream = stream
+
+    def send(self, message: bytes, until_s: float) -> None:
+        """Send a message."""
+        left = memoryview(_LENGTH.pack(len(message)) + message)
+        while left:
+            self._wait(select.POLLOUT, until_s)
+            left = left[os.write(self._stream.fileno(), left) :]
+
+    def receive(self, until_s: float) -> bytes:
+        """Return the next message. Raises ValueError if it is longer than ``MAX_BYTES``."""
+        (size_bytes,) = _LENGTH.unpack(self._read(_LENGTH.size, until_s))
+        if not 0 <= size_bytes <= MAX_BYTES:
+            raise ValueError(f"a message of {size_bytes} bytes")
+        return self._read(size_bytes, until_s)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._stream.close()
+
+    def _read(self, size_bytes: int, until_s: float) -> bytes:
+        found = bytearray()
+        while len(found) < size_bytes:
+            self._wait(select.POLLIN, until_s)
+            chunk = os.read(self._stream.fileno(), min(size_bytes - len(found), _CHUNK_BYTES))
+            if not chunk:
+                raise EOFError
+            found += chunk
+        return bytes(found)
+
+    def _wait(self, event: int, until_s: float) -> None:
+        left_s = until_s - time.monotonic()
+        poll = select.poll()
+        poll.register(self._stream, event)
+        if left_s <= 0 or not poll.poll(left_s * 1000):
+            raise TimeoutError

@@ -15,19 +15,17 @@ import os
 import pickle
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import msmon
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.child import Beginning
-from msmon.daemon.outputs.child_answers import MAX_BYTES, Done, Failed, Keep, Logged, decode
+from msmon.daemon.outputs.child_answers import Channel, Done, Failed, Keep, Logged, decode
 from msmon.daemon.outputs.delivery import Answer, ExportCheck, Forgetting, Opening, Request
 from msmon.daemon.outputs.hosts import HostEnded
 from msmon.daemon.outputs.rights import Limits, rights_for
@@ -77,19 +75,19 @@ class ProcessHost:
         self._call_limit_s = call_limit_s
         self._child: subprocess.Popen[bytes] | None = None
         self._unreaped: list[subprocess.Popen[bytes]] = []
-        self._connection: Connection | None = None
+        self._channel: Channel | None = None
         self._progress: dict[str, Progress] = {}
 
     @property
     def running(self) -> bool:
         """Whether there is a process."""
-        return self._connection is not None
+        return self._channel is not None
 
     def ready(self) -> None:
         """Start the process where none is alive. Raises SinkError or UsageError."""
         if self._child is not None and self._child.poll() is not None:
             self._end()
-        if self._connection is None:
+        if self._channel is None:
             self._start()
 
     def ask(self, request: Request) -> Answer:
@@ -111,8 +109,8 @@ class ProcessHost:
     def close(self) -> None:
         """Let the sink release everything, and wait for the end of its process."""
         try:
-            if self._connection is not None and self._child is not None:
-                self._connection.send_bytes(pickle.dumps(None))
+            if self._channel is not None and self._child is not None:
+                self._channel.send(pickle.dumps(None), time.monotonic() + CLOSE_LIMIT_S)
                 self._child.wait(CLOSE_LIMIT_S)
         except (OSError, subprocess.TimeoutExpired):
             _log.warning("the process of output %s is ended: it does not close", self._name)
@@ -146,9 +144,7 @@ class ProcessHost:
                 cwd="/",
                 start_new_session=True,
             )
-        timeout = struct.pack("@ll", int(self._call_limit_s) + 1, 0)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        self._connection = Connection(ours.detach())
+        self._channel = Channel(ours)
         self._progress = {}
         self.generation += 1
         beginning = Beginning(self._class_path, self._options, rights, self._limits, os.getpid())
@@ -159,12 +155,12 @@ class ProcessHost:
             raise
 
     def _call(self, message: Request | Beginning, limit_s: float) -> Answer:
-        connection = self._connection
-        assert connection is not None
+        channel, until_s = self._channel, time.monotonic() + limit_s
+        assert channel is not None
         try:
-            connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-            answer = self._await_answer(connection, time.monotonic() + limit_s)
-        except (TimeoutError, BlockingIOError):  # it does not answer, or does not even read
+            channel.send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), until_s)
+            answer = self._await_answer(channel, until_s)
+        except TimeoutError:  # it does not answer, or does not even read
             self._end()
             reason = f"did not answer for {limit_s:g} s and was ended"
             raise HostEnded(f"the process of output {self._name} {reason}", hung=True) from None
@@ -179,14 +175,12 @@ class ProcessHost:
             return answer.answer
         raise HostEnded(f"the process of output {self._name} {reason}")
 
-    def _await_answer(self, connection: Connection, until_s: float) -> Done | Failed:
-        """Take messages of the process until one is the answer."""
+    def _await_answer(self, channel: Channel, until_s: float) -> Done | Failed:
+        """Take messages of the process until one is the answer, or the time is over."""
         while True:
-            if not connection.poll(max(0.0, until_s - time.monotonic())):
-                raise TimeoutError
-            message = decode(connection.recv_bytes(MAX_BYTES))
+            message = decode(channel.receive(until_s))
             if isinstance(message, Keep):
-                connection.send_bytes(pickle.dumps(self._keep(message)))
+                channel.send(pickle.dumps(self._keep(message)), until_s)
             elif isinstance(message, Logged):
                 _log.log(min(message.level, logging.ERROR), "%s: %s", self._name, message.text)
             else:
@@ -205,9 +199,9 @@ class ProcessHost:
 
     def _end(self) -> str:
         """Close the socket and end the process. Returns how it ended."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         child, self._child = self._child, None
         if child is None:
             return "not running"

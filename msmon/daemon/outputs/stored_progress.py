@@ -1,8 +1,9 @@
 """What sessions need to go on after a restart of the daemon, in its state directory.
 
 One small file per session and output, in a directory per owner. Only the daemon can write
-there, so what it reads is what it wrote. How much one owner can have kept is bounded: a
-session beyond that fails to open, and the oldest entries of ended sessions make room.
+there, so what it reads is what it wrote. How much one owner can have kept is bounded. Before an
+entry grows, the oldest entries of sessions that are not open are removed. If that makes too little
+room, nothing is stored and the session fails.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from msmon.daemon.access.owners import make_owner_directory
@@ -31,6 +32,8 @@ class ProgressDirectory:
         """None: nothing is stored; for outputs that no daemon restarts."""
         self._output = output
         self._open: dict[str, Progress] = {}
+        self._paths_in_use: set[Path] = set()
+        """Files of open sessions, which must not be removed to make room."""
 
     def of(self, session_id: str) -> Progress:
         """Return the progress of a session, as it was kept last. Raises SinkError."""
@@ -38,7 +41,9 @@ class ProgressDirectory:
         if known is None:
             known = Progress()
             if self._directory is not None:
-                known = StoredProgress(self._directory, self._path(session_id))
+                path = self._path(session_id)
+                known = StoredProgress(self._directory, path, self._paths_in_use)
+                self._paths_in_use.add(path)
             self._open[session_id] = known
         return known
 
@@ -46,8 +51,10 @@ class ProgressDirectory:
         """Remove the progress of a session of which nothing comes again."""
         self._open.pop(session_id, None)
         if self._directory is not None:
+            path = self._path(session_id)
+            self._paths_in_use.discard(path)
             with contextlib.suppress(OSError):
-                self._path(session_id).unlink()
+                path.unlink()
 
     def _path(self, session_id: str) -> Path:
         assert self._directory is not None
@@ -61,8 +68,9 @@ class StoredProgress(Progress):
     Raises SinkError where it can't be read or stored.
     """
 
-    def __init__(self, directory: Path, path: Path) -> None:
+    def __init__(self, directory: Path, path: Path, paths_in_use: Collection[Path] = ()) -> None:
         self._directory = directory
+        self._paths_in_use = paths_in_use
         self._path = path
         super().__init__(self._read())
 
@@ -82,29 +90,35 @@ class StoredProgress(Progress):
             raise SinkError("the session has more open ends than can be kept over a restart")
         if self._read() != self.value:
             raise SinkError("the session is written by another daemon", "stop one of them")
-        if not self.value:
-            self._make_room()
+        if not self.value or len(value) > len(self.value):
+            self._make_room(len(value))
         try:
             _replace(self._path, value)
         except OSError as error:
             raise SinkError(f"can't write {self._path}: {error.strerror}") from error
         super().keep(value)
 
-    def _make_room(self) -> None:
-        """Remove the entries that were not touched for longest, beyond the bounds."""
+    def _make_room(self, size_bytes: int) -> None:
+        """Have room for this entry with this size. Raises SinkError if there is none."""
         try:
             make_owner_directory(self._directory)
-            entries = sorted(self._entries(), key=lambda item: item[1].st_mtime_ns)
+            others = sorted(self._others(), key=lambda item: item[1].st_mtime_ns)
         except OSError as error:
             raise SinkError(f"can't use {self._directory}: {error.strerror}") from error
-        total = sum(status.st_size for _, status in entries)
-        while len(entries) >= MAX_OWNER_ENTRIES or total > MAX_OWNER_BYTES:
-            path, status = entries.pop(0)
-            total -= status.st_size
-            path.unlink(missing_ok=True)
+        count, total = len(others) + 1, size_bytes + sum(status.st_size for _, status in others)
+        for path, status in others:
+            if count <= MAX_OWNER_ENTRIES and total <= MAX_OWNER_BYTES:
+                return
+            if path not in self._paths_in_use:
+                path.unlink(missing_ok=True)
+                count, total = count - 1, total - status.st_size
+        if count > MAX_OWNER_ENTRIES or total > MAX_OWNER_BYTES:
+            raise SinkError("the sessions of this user have more than can be kept over a restart")
 
-    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _others(self) -> Iterator[tuple[Path, os.stat_result]]:
         for path in self._directory.glob(f"*{_SUFFIX}"):
+            if path == self._path:
+                continue
             with contextlib.suppress(FileNotFoundError):
                 yield path, path.stat()
 
