@@ -18,6 +18,8 @@ class Bound:
     most: int
     cut: bool = False
     """What is longer is cut instead of refused: right for prose, wrong for what identifies."""
+    leave_out: bool = False
+    """An item of a list that is wrong is left out, and does not make the whole list wrong."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class DropStage(Vocabulary):
     """An output failed to write."""
     PAUSED = "paused"
     """Only gaps have it: a trace had the profiler, so nothing was recorded and nothing dropped."""
+    OTHER = "other"
+    """Stages that a newer agent names and this daemon doesn't know, all together."""
 
 
 Drops = Annotated[dict[Union[DropStage, Word], Optional[Count]], Bound(16)]
@@ -78,6 +80,14 @@ def merged_drops(*parts: Drops) -> Drops:
             known = total.get(stage, 0)
             total[stage] = None if count is None or known is None else added(known, count)
     return total
+
+
+def with_known_stages(drops: Drops) -> Drops:
+    """Return drops whose unknown stages are summed as ``OTHER``, so that they are few."""
+    known = set(DropStage)
+    return merged_drops(
+        *({stage if stage in known else DropStage.OTHER: drops[stage]} for stage in drops)
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import msgpack
 
 from msmon.bounds import Bound
 from msmon.bus import messages
-from msmon.bus.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Message, Reply
+from msmon.bus.messages import MAX_ROWS, PROTOCOL_MAJOR, PROTOCOL_MINOR, Message, Reply
 from msmon.bus.validation import (
     TOLD,
     checker_of_fields,
@@ -108,7 +108,18 @@ def decode(
     except UsageError as error:
         hint = _upgrade_hint(version, sender, receiver)
         raise UsageError(f"message {kind.TYPE!r}: {error.message}", hint) from None
+    if isinstance(message, Reply):
+        message = _telling_of_unread_rows(message, header)
     return Envelope(message, message_id, payload)
+
+
+def _telling_of_unread_rows(reply: Reply, header: dict[str, Any]) -> Reply:
+    """Return a reply whose text says how many of its rows were wrong and are left out."""
+    unread = min(len(header.get("rows", ())), MAX_ROWS) - len(reply.rows)
+    if not unread:
+        return reply
+    told = f"unreadable rows of the answer that are left out: {unread}"
+    return dataclasses.replace(reply, text=f"{reply.text}; {told}" if reply.text else told)
 
 
 def message_id_of(frames: Sequence[bytes]) -> str:

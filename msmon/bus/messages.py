@@ -206,7 +206,11 @@ class Reply(Message):
     outcome: Union[Outcome, Word]
     text: ReplyText = ""
     next_step: ReplyText = ""
-    rows: Annotated[list[Row], Bound(MAX_ROWS, cut=True)] = field(default_factory=list)
+    rows: Annotated[list[Row], Bound(MAX_ROWS, cut=True, leave_out=True)] = field(
+        default_factory=list
+    )
+    """On receipt a row that is wrong is left out, and ``text`` says so: one process must not keep
+    what is known of all others from whoever asks."""
     daemon: Optional[DaemonRow] = None
 
     @property

@@ -227,7 +227,14 @@ def _list_of(inner: Checker, bound: Bound) -> Checker:
             raise _wrong(value, place, "a list")
         if len(value) > bound.most and not bound.cut:
             raise UsageError(f"field {place[:80]!r} has more than {bound.most} items")
-        return [inner(item, f"{place}[{index}]") for index, item in enumerate(value[: bound.most])]
+        items = []
+        for index, item in enumerate(value[: bound.most]):
+            try:
+                items.append(inner(item, f"{place}[{index}]"))
+            except UsageError:
+                if not bound.leave_out:
+                    raise
+        return items
 
     return check
 

@@ -19,7 +19,7 @@ from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Life, Process
 from msmon.daemon.stream import Stream
 from msmon.daemon.streams import Streams
-from msmon.sessions import MonitorSettings, merged_drops
+from msmon.sessions import Drops, MonitorSettings, merged_drops, with_known_stages
 
 NOT_SHOWN = "not shown: the process belongs to another user"
 NOT_SHOWN_OF_OUTPUT = "it has a problem, which operators of this daemon can see"
@@ -62,7 +62,7 @@ def status_row(
         received=counts.received,
         kept=counts.kept,
         untimed=counts.untimed,
-        drops=merged_drops(counts.drops, outputs.drops(session_id) if stream else {}),
+        drops=_drops(counts.drops, outputs.drops(session_id) if stream else {}),
         files=list(outputs.files(session_id)) if stream else [],
         last_seen_s=round(silent_s, 3),
         step=status.step,
@@ -77,6 +77,11 @@ def status_row(
         version=process.version,
     )
     return row if peer.may_command(process.peer) else _for_strangers(row)
+
+
+def _drops(of_agent: Drops, of_outputs: Drops) -> Drops:
+    """Return the drops of both. Stages of an agent's invention don't make the row too long."""
+    return merged_drops(with_known_stages(of_agent), with_known_stages(of_outputs))
 
 
 def _step_age_s(status: Status, silent_s: float) -> float:

@@ -266,6 +266,14 @@ def test_an_answer_that_is_too_large_says_how_many_rows_it_lacks():
     assert reply.text.startswith(f"one is away; {lacking} more do not fit")
 
 
+def test_a_row_that_is_wrong_is_left_out_and_the_others_are_told():
+    stages = {f"stage {number}": 1 for number in range(17)}
+    rows = [status_row(pid=1), status_row(pid=2, drops=stages), status_row(pid=3)]
+    reply = decode(encode(Reply("ok", "one is away", rows=rows))).message
+    assert [row.pid for row in reply.rows] == [1, 3]
+    assert reply.text == "one is away; unreadable rows of the answer that are left out: 1"
+
+
 def test_the_id_of_a_broken_message_is_found():
     assert message_id_of(header(type="nonsense")) == "7"
     assert message_id_of([b"\xc1"]) == ""

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from msmon.bus.messages import Status
+from msmon.bus.codec import decode, encode
+from msmon.bus.messages import Reply, Status
 from msmon.bus.rows import OutputRow, StatusRow, TraceRow
 from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.registry import Life, Process
 from msmon.daemon.rows import foreign_row, output_row, status_row
-from msmon.sessions import MonitorSettings, ProcessInfo
+from msmon.sessions import Counts, MonitorSettings, ProcessInfo
 
 OWNER = Peer(Role.USER, "uid 1000", "uid 1000", 1000)
 STRANGER = Peer(Role.USER, "uid 1001", "uid 1001", 1001)
@@ -54,6 +55,18 @@ def test_others_see_what_a_process_does_but_no_command_path_or_id(peer):
     assert not any(secret in repr(row) for secret in SECRETS)
     assert (row.pid, row.rank, row.state, row.trace.state) == (11, 3, "monitoring", "done")
     assert row.problem
+
+
+def test_stages_that_an_agent_invents_are_one_and_the_row_is_read_by_its_receiver():
+    invented = {f"stage {number}": 2 for number in range(15)}
+    one = process()
+    drops = {"slots": 1, **invented}
+    one.status = Status(ProcessState.MONITORING, session_id="5e55104", counts=Counts(drops=drops))
+    streams = SimpleNamespace(get=lambda _: SimpleNamespace(problem=""), id_of=lambda *_: "x")
+    outputs = SimpleNamespace(drops=lambda _: {"sink": 3, "disk": None}, files=lambda _: ())
+    row = status_row(one, OWNER, streams, outputs, 1.0)
+    assert row.drops == {"slots": 1, "other": 30, "sink": 3, "disk": None}
+    assert decode(encode(Reply("ok", rows=[row]))).message.rows == [row]
 
 
 def test_a_refusal_tells_no_command_line():
