@@ -1,8 +1,8 @@
 """One row per process, made for the peer that asks.
 
 What a process is told of to everybody: where it runs, which rank it is, what it does, how many
-records. Its owner and operators also see what could serve an attacker: command line, files,
-directories, ids of sessions and traces, and texts in which such things may stand.
+records. Its owner and operators also see what could serve an attacker: command line, settings,
+files, directories, ids of sessions and traces, and texts in which such things may stand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Life, Process
 from msmon.daemon.stream import Stream
 from msmon.daemon.streams import Streams
-from msmon.sessions import Drops, MonitorSettings, merged_drops, with_known_stages
+from msmon.sessions import Drops, merged_drops, with_known_stages
 
 NOT_SHOWN = "not shown: the process belongs to another user"
 NOT_SHOWN_OF_OUTPUT = "it has a problem, which operators of this daemon can see"
@@ -98,17 +98,14 @@ def _for_strangers(row: StatusRow) -> StatusRow:
     return dataclasses.replace(
         row,
         session_id="",
-        settings=_without_path(row.settings),
+        settings=None,
         files=[],
         unavailable_kinds=dict.fromkeys(row.unavailable_kinds, NOT_SHOWN),
+        stuck_in=NOT_SHOWN if row.stuck_in else "",
         library="",
         problem=NOT_SHOWN if row.problem else "",
         trace=_without_paths(row.trace),
     )
-
-
-def _without_path(settings: MonitorSettings | None) -> MonitorSettings | None:
-    return settings and dataclasses.replace(settings, log_file="")
 
 
 def _without_paths(trace: TraceRow | None) -> TraceRow | None:

@@ -22,14 +22,25 @@ STRANGER = Peer(Role.USER, "uid 1001", "uid 1001", 1001)
 VIEWER = Peer(Role.VIEWER, "key eve", "public key")
 OPERATOR = Peer(Role.OPERATOR, "uid 0", "uid 0", 0)
 
-SECRETS = ("train.py", "/home/alice", "5e55104", "7ace1d")
+SECRETS = (
+    "train.py",
+    "Kernel",
+    "secret-range",
+    "msptiActivityFlushAll",
+    "/home/alice",
+    "5e55104",
+    "7ace1d",
+)
 
 
 def process() -> Process:
     status = Status(
         ProcessState.MONITORING,
         session_id="5e55104",
-        settings=MonitorSettings(kinds="Kernel", log_file="/home/alice/out"),
+        settings=MonitorSettings(
+            kinds="Kernel", filter="Kernel:secret-range", log_file="/home/alice/out"
+        ),
+        stuck_in="msptiActivityFlushAll",
         unavailable_kinds={"MemCpy": "preload /home/alice/lib.so"},
         library="/home/alice/libmspti.so",
         problem="/home/alice/out is full",
