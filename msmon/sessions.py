@@ -200,6 +200,8 @@ class SessionInfo:
     process: ProcessInfo
     settings: MonitorSettings
     start_ns: Nanoseconds
+    owner: str = ""
+    """Whose it is, as the daemon knows it: "uid 1000" or "key NAME"; empty outside a daemon."""
 
 
 @dataclass(frozen=True)

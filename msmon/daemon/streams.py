@@ -120,7 +120,9 @@ class Streams:
             problem = f"export to {settings.log_file} was not approved by this daemon"
             _log.warning("%s: %s", process.label, problem, extra={"owner": process.peer.owner})
             settings = dataclasses.replace(settings, log_file="")
-        session = SessionInfo(session_id, process.info, settings, message.start_ns)
+        session = SessionInfo(
+            session_id, process.info, settings, message.start_ns, process.peer.owner
+        )
         stream = Stream(session, process, message.session_id, problem=problem)
         self._streams[session_id] = stream
         process.session_id = session_id

@@ -220,6 +220,7 @@ def test_who_takes_the_session_id_of_another_first_keeps_nobody_out(setting):
     setting.take(raced, opened())
     setting.take(owner, opened(), window(2))
     assert [call.session.session_id for call in setting.outputs.calls[:2]] == ["s-1001", "s-1000"]
+    assert [call.session.owner for call in setting.outputs.calls[:2]] == ["uid 1001", "uid 1000"]
     assert setting.streams.get("s-1000").last_seq == 2
     assert setting.streams.get("s-1001").last_seq == 1
 

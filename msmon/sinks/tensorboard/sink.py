@@ -20,7 +20,7 @@ from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to, whole_number
 from msmon.sinks.base import SessionOutput, Sink
-from msmon.sinks.tensorboard.run_directories import claim_run_directory
+from msmon.sinks.tensorboard.run_directories import RunDirectories
 from msmon.sinks.tensorboard.runs import SessionRuns
 
 
@@ -59,13 +59,14 @@ class TensorBoardSink(Sink):
         self._root = Path(options["dir"]).absolute()
         _check_writable(self._root)
         self._top = int(options.get("top", 10))
+        self._directories = RunDirectories(self._root)
         self._sessions: dict[str, SessionRuns] = {}
 
     def open_session(self, session: SessionInfo) -> SessionOutput:
-        """Claim the directory of the session's process. Raises OSError."""
+        """Claim the directory of the session's process. Raises OSError or SinkError."""
         known = self._sessions.get(session.session_id)
         if known is None:
-            directory = claim_run_directory(self._root, session.process)
+            directory = self._directories.claim(session)
             known = SessionRuns(session, directory, self._top)
             self._sessions[session.session_id] = known
         return SessionOutput(files=(str(known.path),))

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from msmon.errors import SinkError
 from msmon.records.kinds import ActivityKind
 from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, Window, bucket_of
 from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
-from msmon.sinks.tensorboard import event_files
+from msmon.sinks.tensorboard import event_files, run_directories
 from msmon.sinks.tensorboard.sink import TensorBoardSink
 
 BASE_NS = 1_700_000_000 * 10**9
@@ -43,9 +44,9 @@ def window(index: int, *operators: Operator, step: int = -1) -> Window:
     return Window(index, end_ns - 10**9, end_ns, step, operators=rows, buckets=buckets, names=names)
 
 
-def session(name: str = "s1", **process: Any) -> SessionInfo:
+def session(name: str = "s1", owner: str = "", **process: Any) -> SessionInfo:
     fields = {"host": "node-1", "pid": 100, "start_time": 1, "rank": 0, **process}
-    return SessionInfo(name, ProcessInfo(**fields), MonitorSettings(), BASE_NS)
+    return SessionInfo(name, ProcessInfo(**fields), MonitorSettings(), BASE_NS, owner)
 
 
 def scalars(run: Path, tag: str) -> list[tuple[int, float, float]]:
@@ -148,6 +149,38 @@ def test_processes_without_a_rank_and_jobs_with_equal_ranks_stay_apart(tmp_path:
     sink.open_session(session("d", job_id="../etc"))
     names = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "node-1").glob("*"))
     assert names == [f"node-1/{name}" for name in ("job_.._etc", "job_123_4", "pid_7", "pid_8")]
+    sink.close()
+
+
+def test_nobody_writes_beside_the_runs_of_another_user(tmp_path: Path) -> None:
+    sink = TensorBoardSink(dir=str(tmp_path))
+    own = f"uid {os.geteuid()}"
+    for owner in (own, "uid 123456", "key lab.a"):
+        sink.open_session(session(owner, owner, job_id="7"))
+        sink.write_window(owner, 2, window(1, MATMUL))
+        sink.close_session(owner, 3, END)
+    runs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("device_0"))
+    run = "node-1/job_7/rank_0/device_0"
+    assert runs == [f"key_lab.a/{run}", run, f"uid_123456/{run}"]
+    sink.close()
+
+
+def test_a_user_may_have_so_many_directories_until_some_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_directories, "MAX_DIRECTORIES", 3)
+    sink = TensorBoardSink(dir=str(tmp_path))
+    for number, names in enumerate([{"job_id": "1"}, {"rank": -1}, {"rank": 5}]):
+        sink.open_session(session(f"s{number}", "uid 123456", **names))
+        sink.close()
+    for reason in ("other job", "again"):
+        with pytest.raises(SinkError, match="uid_123456 has 3 runs"):
+            sink.open_session(session(reason, "uid 123456", job_id="2"))
+    sink.open_session(session("known", "uid 123456", rank=5))
+    sink.open_session(session("of another", "uid 123457", job_id="2"))
+    monkeypatch.setattr(run_directories, "RECOUNT_S", 0.0)
+    shutil.rmtree(tmp_path / "uid_123456/node-1/job_1")
+    sink.open_session(session("room", "uid 123456", job_id="2"))
     sink.close()
 
 
