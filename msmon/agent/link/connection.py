@@ -30,6 +30,11 @@ class Connection:
     Used and written by the link's thread only. Frames that the socket does not take at once
     stay in ``backlog`` and are sent first next time, so messages keep their order. A notice
     from another thread ends :meth:`wait`.
+
+    When the daemon closes the connection, libzmq makes another one by itself after 100 ms. The
+    daemon refuses every message on it until a hello has come. So all methods that send raise
+    ConnectionLost once the first connection has ended, and the link makes a new object and begins
+    with a hello.
     """
 
     def __init__(self, context: zmq.Context[Any], endpoint: Endpoint, notices: Notices) -> None:
@@ -113,6 +118,7 @@ class Connection:
         """Send the backlog; False when the socket does not take all of it now."""
         try:
             while self.backlog:
+                self._connected()
                 self._socket.send_multipart(self.backlog[0], zmq.NOBLOCK)
                 self.backlog.popleft()
         except zmq.Again:
