@@ -19,14 +19,14 @@ import os
 import stat
 from pathlib import Path
 
-from msmon.errors import MsmonError
+from msmon.errors import BusError
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MAX_LINKS = 40
 
 
-class Unguarded(MsmonError):
+class Unguarded(BusError):
     """Others could change what lies at a path."""
 
 

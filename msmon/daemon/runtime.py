@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msmon.bus.endpoints import PUBLIC_KEY_FILE, socket_path
 from msmon.bus.keys import key_file_text, write_replacing
+from msmon.bus.places import require_guarded
 from msmon.errors import BusError, UsageError
 
 _log = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class RuntimeDirectory:
     def claim(self) -> None:
         """Make the directory and take its lock.
 
-        Raises BusError if another daemon has the lock (it names its pid), or if the directory
-        can't be used.
+        Raises BusError if another daemon has the lock (it names its pid), if others could change
+        the directory (Unguarded), or if it can't be used.
         """
         try:
             self._prepare()
@@ -94,19 +95,13 @@ class RuntimeDirectory:
 
     def _prepare(self) -> None:
         wanted = self._access.mode(5) | 0o700
+        require_guarded(self.path)
         if not self.path.is_dir():
             self.path.mkdir(mode=0o700, parents=True)
+            require_guarded(self.path)  # in /tmp another may have been faster
             self._give_to_group(self.path)
             self.path.chmod(wanted)
-        status = self.path.stat()
-        mode = stat.S_IMODE(status.st_mode)
-        if status.st_uid not in (0, os.geteuid()) or mode & 0o022:
-            raise BusError(
-                f"the runtime directory {self.path} (uid {status.st_uid}, mode {mode:03o}) can be "
-                "changed by other users",
-                f"run: chmod 755 {self.path}, or give another --runtime-dir",
-            )
-        if wanted & ~mode:
+        if wanted & ~stat.S_IMODE(self.path.stat().st_mode):
             _log.warning(
                 "%s is closed to other users; run: chmod %o %s", self.path, wanted, self.path
             )

@@ -22,11 +22,13 @@ import zmq
 
 from msmon.bus import sockets
 from msmon.bus.keys import KeyPair, load_credential, load_or_create_server_keys
+from msmon.bus.places import require_guarded
 from msmon.daemon.access.allow_list import AllowList
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.audit import AuditLog
 from msmon.daemon.access.authentication import Authenticator
 from msmon.daemon.access.descriptors import connection_budget, is_safe, raise_limit
+from msmon.daemon.access.owners import require_guarded_owners
 from msmon.daemon.access.routing_ids import make_routing_ids_unpredictable
 from msmon.daemon.access.shares import Shares
 from msmon.daemon.broker import Broker
@@ -77,10 +79,12 @@ async def serve(
 ) -> None:
     """Run a daemon until SIGTERM or SIGINT. SIGHUP reads allow-list and configuration again.
 
-    Raises BusError if the runtime directory, a key or a TCP address can't be used.
+    Raises BusError if the runtime directory, a key or a TCP address can't be used, or if others
+    could change a directory of the daemon (Unguarded).
     """
     stop = _stop_event(surface.manager)
     budget = _connection_budget()
+    _require_guarded(settings)
     runtime = RuntimeDirectory(settings.runtime_directory, settings.access)
     runtime.claim()
     context: zmq.Context[Any] = zmq.Context()
@@ -127,6 +131,16 @@ async def _serve_in(
     finally:
         _log.info("stopping")
         await broker.close()
+
+
+def _require_guarded(settings: DaemonSettings) -> None:
+    """Raise BusError where others could change the daemon's keys or what it keeps."""
+    try:
+        require_guarded(settings.keys_directory)
+        require_guarded(settings.state_directory)
+        require_guarded_owners(settings.state_directory)
+    except OSError as error:
+        raise BusError(f"can't use {error.filename}: {error.strerror}") from None
 
 
 def _server_keys(settings: DaemonSettings) -> KeyPair | None:

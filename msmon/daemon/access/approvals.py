@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from msmon.bus.keys import write_replacing
+from msmon.bus.places import Unguarded
 from msmon.daemon.access.owners import make_owner_directory, owner_directory
 
 APPROVALS_FILE = "approvals.json"
@@ -120,7 +121,7 @@ class Approvals:
             try:
                 make_owner_directory(directory)
                 write_replacing(directory / APPROVALS_FILE, text, 0o600)
-            except OSError as error:
+            except (OSError, Unguarded) as error:
                 _log.error("%s can't be written: %s", directory / APPROVALS_FILE, error)
 
     def _load(self) -> None:

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from msmon.bus.places import require_guarded
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -24,6 +26,20 @@ def owner_directory(state_directory: Path, owner: str) -> Path:
 
 
 def make_owner_directory(directory: Path) -> None:
-    """Make an owner's directory, readable by the daemon only. Raises OSError."""
-    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
+    """Make an owner's directory, readable by the daemon only.
+
+    Raises OSError, and Unguarded where somebody else has put something in its place.
+    """
+    require_guarded(directory, make=True)
+
+
+def require_guarded_owners(state_directory: Path) -> None:
+    """Raise Unguarded or OSError unless nobody else can change what is kept of owners.
+
+    A state directory may have been open to others once: what they have put there stays.
+    """
+    owners = state_directory / "owners"
+    require_guarded(owners)
+    if owners.exists():
+        for directory in owners.iterdir():
+            require_guarded(directory)

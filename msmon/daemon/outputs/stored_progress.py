@@ -14,6 +14,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from msmon.bus.places import Unguarded
 from msmon.daemon.access.owners import make_owner_directory
 from msmon.errors import SinkError
 from msmon.sinks.base import Progress
@@ -105,6 +106,8 @@ class StoredProgress(Progress):
             others = sorted(self._others(), key=lambda item: item[1].st_mtime_ns)
         except OSError as error:
             raise SinkError(f"can't use {self._directory}: {error.strerror}") from error
+        except Unguarded as error:
+            raise SinkError(error.message, error.next_step) from None
         count, total = len(others) + 1, size_bytes + sum(status.st_size for _, status in others)
         for path, status in others:
             if count <= MAX_OWNER_ENTRIES and total <= MAX_OWNER_BYTES:
@@ -125,7 +128,9 @@ class StoredProgress(Progress):
 
 def _replace(path: Path, value: bytes) -> None:
     beside = path.with_suffix(".new")
-    descriptor = os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    beside.unlink(missing_ok=True)  # of a daemon that was killed
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC
+    descriptor = os.open(beside, flags, 0o600)
     with open(descriptor, "wb") as file:
         file.write(value)
     os.replace(beside, path)

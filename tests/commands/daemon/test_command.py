@@ -161,7 +161,31 @@ def test_a_runtime_directory_that_others_may_change_is_refused(daemons):
     daemons.runtime.chmod(0o777)
     code, text = daemons.failure()
     assert code == 1
-    assert f"chmod 755 {daemons.runtime}" in text
+    assert f"chmod go-w {daemons.runtime}" in text
+
+
+@pytest.mark.parametrize("variable", ["MSMON_RUNTIME_DIR", "MSMON_STATE_DIR", "MSMON_KEYS_DIR"])
+def test_no_directory_of_the_daemon_lies_where_others_may_write(daemons, variable):
+    shared = daemons.runtime.parent / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    daemons.environ[variable] = str(shared / "msmon")
+    code, text = daemons.failure()
+    assert code == 1
+    assert f"chmod go-w {shared}" in text
+    assert not (shared / "msmon").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links for others")
+def test_a_link_that_another_user_has_planted_in_the_state_directory_is_refused(daemons):
+    owners = daemons.runtime.parent / "state" / "owners"
+    owners.mkdir(parents=True)
+    (owners / "uid-1000").symlink_to("/etc")
+    os.chown(owners / "uid-1000", 1000, 1000, follow_symlinks=False)
+    daemons.environ["MSMON_STATE_DIR"] = str(owners.parent)
+    code, text = daemons.failure()
+    assert code == 1
+    assert f"{owners / 'uid-1000'} is a link of uid 1000" in text
 
 
 @pytest.mark.parametrize("name", ["x" * 110, "ä" * 50])
