@@ -150,9 +150,11 @@ class Registry:
         """Register a process whose ``info`` is confirmed. A newer hello replaces the older one.
 
         A connection speaks for one process. If it says hello for another one, the former process
-        is lost.
-        Raises CommandRefused when other credentials hold this identity, and ShareUsedUp when
-        the owner has too many processes.
+        is lost. The hello of an older connection is refused while the process lives on a newer one:
+        it waited on a busy daemon until its sender had given it up and had connected again. If it
+        counted, all messages on the newer connection would be refused.
+        Raises CommandRefused for that and when other credentials hold this identity, and
+        ShareUsedUp when the owner has too many processes.
         """
         key = _key(peer, info, carrier)
         known = self._by_key.get(key)
@@ -160,6 +162,8 @@ class Registry:
             known = self._add(Process(info, peer, route, version, now_s, carrier=carrier))
         elif known.peer.credential != peer.credential:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
+        elif known.life is Life.LIVE and _is_older(route, known.route):
+            raise CommandRefused(f"{known.label} has said hello on a newer connection")
         former = self._by_route.get(route)
         if former is not None and former is not known:
             former.life, former.gone_s = Life.LOST, now_s
@@ -247,3 +251,15 @@ class Registry:
 
 def _key(peer: Peer, info: ProcessInfo, carrier: bool) -> str:
     return f"{peer.owner}/{_CARRIER_OF if carrier else ''}{info.key}"
+
+
+def _is_older(route: bytes, other: bytes) -> bool:
+    """Whether libzmq made a connection's routing id before another one.
+
+    Its ids are a zero byte and a counter of 32 bits that begins anywhere and wraps around. Of
+    other ids nothing is known.
+    """
+    if not all(len(one) == 5 and one[0] == 0 for one in (route, other)):
+        return False
+    ahead = int.from_bytes(other[1:], "big") - int.from_bytes(route[1:], "big")
+    return 0 < ahead % (1 << 32) < 1 << 31

@@ -197,3 +197,19 @@ def test_what_is_remembered_of_an_owners_processes_is_bounded(registry):
         registry.keep_status(second, Status("idle"), 1)
     registry.keep_status(first, Status("idle"), most - 1)
     registry.keep_status(second, Status("idle"), 1)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [(b"\0\0\0\0\1", b"\0\0\0\1\0"), (b"\0\xff\xff\xff\xff", b"\0\0\0\0\0")],
+)
+def test_a_hello_that_waited_on_a_given_up_connection_changes_nothing(registry, older, newer):
+    process = registry.register(info(), OWN, newer, "1", 0.0)
+    with pytest.raises(CommandRefused, match="newer connection"):
+        registry.register(info(), OWN, older, "1", 1.0)
+    assert registry.of_route(newer) is process
+    assert registry.of_route(older) is None
+    registry.register(info(), OWN, newer, "1", 2.0)
+    check_until(registry, 0, 20)
+    registry.register(info(), OWN, older, "1", 21.0)
+    assert registry.of_route(older) is process
