@@ -16,8 +16,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from msmon.bus.places import Unguarded, require_guarded
 from msmon.bus.rows import OutputRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
@@ -97,6 +99,19 @@ class Output(SessionQueue):
             done(answer)
 
         self._later(carry_out)
+
+    def warn_of_open_directory(self) -> None:
+        """Log where others could change the directory that this output was told to write in."""
+        named = str(self._options.get("dir") or self._options.get("path") or "-")
+        if named == "-":
+            return
+        place = Path(named).absolute()
+        try:
+            require_guarded(place.parent if place.is_file() else place)
+        except Unguarded as error:
+            _log.warning("output %s: %s; %s", self.name, error.message, error.next_step)
+        except OSError as error:
+            _log.warning("output %s: can't look at %s: %s", self.name, place, error.strerror)
 
     def forget(self, session_id: str) -> None:
         """Release all that is known of a session that was closed; nothing of it comes again."""

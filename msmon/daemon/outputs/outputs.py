@@ -71,6 +71,7 @@ class Outputs:
         """Session id → where its messages go."""
         for output in self._outputs:
             output.on_safe = self._grown
+            output.warn_of_open_directory()
         for name in EXPORT_SINKS.values():
             with contextlib.suppress(SinkError):  # whoever asks for such an export is told
                 sink_class(name)  # imports it now: later that would hold up the broker

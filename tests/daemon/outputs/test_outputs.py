@@ -317,3 +317,16 @@ def test_a_sink_of_another_package_is_found(
     found, options = parse_sink_option("tiny")
     assert (found.NAME, options) == ("tiny", {})
     assert ("tiny", "Counts windows.", ()) in describe_sinks()
+
+
+def test_a_directory_of_an_output_that_others_may_change_is_warned_of_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for mode, warnings in ((0o755, 0), (0o777, 1)):
+        shared.chmod(mode)
+        Broker([], Output(JsonlSink, {"path": str(shared / "all")}))
+        assert len(caplog.messages) == warnings
+    assert f"output jsonl: {shared} can be changed by other users" in caplog.text
+    assert f"chmod go-w {shared}" in caplog.text
