@@ -71,6 +71,8 @@ class ProcessHost:
         self._class_path = f"{sink_class.__module__}:{sink_class.__qualname__}"
         self._options = dict(options)
         self._owner = owner
+        self._log_extra = {} if owner is None else {"owner": owner.name}
+        """So that a log line counts against the share of its owner."""
         self._limits = limits
         self._call_limit_s = call_limit_s
         self._child: subprocess.Popen[bytes] | None = None
@@ -113,7 +115,11 @@ class ProcessHost:
                 self._channel.send(pickle.dumps(None), time.monotonic() + CLOSE_LIMIT_S)
                 self._child.wait(CLOSE_LIMIT_S)
         except (OSError, subprocess.TimeoutExpired):
-            _log.warning("the process of output %s is ended: it does not close", self._name)
+            _log.warning(
+                "the process of output %s is ended: it does not close",
+                self._name,
+                extra=self._log_extra,
+            )
         finally:
             self._end()
 
@@ -182,7 +188,8 @@ class ProcessHost:
             if isinstance(message, Keep):
                 channel.send(pickle.dumps(self._keep(message)), until_s)
             elif isinstance(message, Logged):
-                _log.log(min(message.level, logging.ERROR), "%s: %s", self._name, message.text)
+                level = min(message.level, logging.ERROR)
+                _log.log(level, "%s: %s", self._name, message.text, extra=self._log_extra)
             else:
                 return message
 

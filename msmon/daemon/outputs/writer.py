@@ -132,7 +132,9 @@ class SessionWriter:
             try:
                 self._host.ask(Forgetting(session_id))
             except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the thread
-                _log.warning("session %s can't be forgotten: %s", session_id, error)
+                _log.warning(
+                    "session %s can't be forgotten: %s", session_id, error, extra=_owner(session)
+                )
 
     # --- opening --------------------------------------------------------------------------
 
@@ -198,7 +200,13 @@ class SessionWriter:
         except (SinkError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - a plug-in's bug costs this delivery only
-            _log.error("%s of session %s failed: %r", type(delivery).__name__, session.id, error)
+            _log.error(
+                "%s of session %s failed: %r",
+                type(delivery).__name__,
+                session.id,
+                error,
+                extra=_owner(session),
+            )
             instead = skipped(delivery)
             with self._changed:
                 stage = DropStage.DECODE if isinstance(error, ValueError) else DropStage.DISK
@@ -216,7 +224,12 @@ class SessionWriter:
         """What the sink has taken of a session is durable: count it, and tell the broker."""
         with self._changed:
             if session.block is not None:
-                _log.warning("output %s of session %s works again", self._queue.name, session.id)
+                _log.warning(
+                    "output %s of session %s works again",
+                    self._queue.name,
+                    session.id,
+                    extra=_owner(session),
+                )
             before_bytes = session.size_bytes
             for delivery in session.release():
                 records = kind_and_count(delivery)
@@ -239,7 +252,13 @@ class SessionWriter:
             session.take_back()
             if session.block is None:
                 name = self._queue.name
-                _log.warning("output %s of session %s fails: %s", name, session.id, reason)
+                _log.warning(
+                    "output %s of session %s fails: %s",
+                    name,
+                    session.id,
+                    reason,
+                    extra=_owner(session),
+                )
                 session.block = Block(now_s, reason)
             block = session.block
             block.reason = reason
@@ -265,5 +284,11 @@ class SessionWriter:
             session.id,
             reason,
             dropped,
+            extra=_owner(session),
         )
         self._queue.on_safe(session.id)
+
+
+def _owner(session: OutputSession) -> dict[str, str]:
+    """Return what a log line of a session carries, so that it counts against its owner's share."""
+    return {"owner": session.owner.name}

@@ -196,7 +196,7 @@ def test_the_data_of_a_tcp_key_goes_only_where_nobody_but_the_daemon_may_write(
 
 
 def test_a_place_that_was_opened_to_others_is_refused_to_a_tcp_key_at_the_next_opening(
-    daemon: Daemon, place: Path, session: Any
+    daemon: Daemon, place: Path, session: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = Owner("key olga")
     assert daemon.check(place / "olga", key) == str(place / "olga")
@@ -204,6 +204,7 @@ def test_a_place_that_was_opened_to_others_is_refused_to_a_tcp_key_at_the_next_o
     refused = daemon.open(session(place / "olga"), key)
     assert isinstance(refused, SinkError)
     assert f"chmod go-w {place}" in refused.next_step
+    assert [record.owner for record in caplog.records] == [key.name]
     assert not (place / "olga").exists()
 
 
