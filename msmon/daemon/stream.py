@@ -60,7 +60,7 @@ class Stream:
 
 def owner_of(peer: Peer) -> Owner:
     """Return who owns what comes from a peer."""
-    return Owner(peer.owner, peer.uid)
+    return Owner(peer.owner, peer.uid, peer.gid)
 
 
 def writes_anywhere(peer: Peer) -> bool:

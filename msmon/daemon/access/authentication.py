@@ -28,7 +28,7 @@ _ALLOWED, _DENIED = b"200", b"400"
 
 @dataclass(frozen=True)
 class Peer:
-    """The other side of a connection. ``uid`` and ``pid`` are -1 for a remote one."""
+    """The other side of a connection. ``uid``, ``pid`` and ``gid``: -1 for a remote one."""
 
     role: Role
     name: str
@@ -37,6 +37,7 @@ class Peer:
     """What proves it: the uid, or the public key. Two peers with the same one are one user."""
     uid: int = -1
     pid: int = -1
+    gid: int = -1
 
     @property
     def owner(self) -> str:
@@ -125,13 +126,13 @@ class Authenticator:
 
     def _local_peer(self, address: str) -> Peer | None:
         try:
-            uid, _, pid = (int(part) for part in address.split(":")[1:])
+            uid, gid, pid = (int(part) for part in address.split(":")[1:])
         except ValueError:
             return None
         if uid in (0, self._own_uid):
-            return Peer(Role.OPERATOR, f"uid {uid}", f"uid {uid}", uid, pid)
+            return Peer(Role.OPERATOR, f"uid {uid}", f"uid {uid}", uid, pid, gid)
         if self._local_users:
-            return Peer(Role.USER, f"uid {uid}", f"uid {uid}", uid, pid)
+            return Peer(Role.USER, f"uid {uid}", f"uid {uid}", uid, pid, gid)
         return None
 
     def close(self) -> None:

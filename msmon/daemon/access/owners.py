@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msmon.bus.places import require_guarded
@@ -16,6 +16,8 @@ class Owner:
 
     name: str
     uid: int = -1
+    gid: int = field(default=-1, compare=False)
+    """Group of the process that was seen first, by the kernel's word; -1: not known."""
 
 
 def owner_directory(state_directory: Path, owner: str) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msmon.bus.places import Unguarded, require_guarded
 from msmon.daemon.access.owners import Owner
-from msmon.daemon.outputs.rights import NOBODY_GROUP
+from msmon.daemon.outputs.rights import group_of
 from msmon.errors import SinkError
 from msmon.sinks.exports import DIRECTORY_MODE, require_below
 
@@ -58,7 +58,7 @@ class ExportRoots:
             wanted = Path(os.path.normpath(path))
             if personal == wanted or personal in wanted.parents:
                 try:
-                    _make(root, personal.name, owner.uid)
+                    _make(root, personal.name, owner)
                 except OSError as error:
                     raise SinkError(f"can't make {personal}: {error.strerror}") from error
 
@@ -90,14 +90,7 @@ def _login(uid: int) -> str:
     return name if name not in (".", "..") and "/" not in name else str(uid)
 
 
-def _group(uid: int) -> int:
-    try:
-        return pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return NOBODY_GROUP
-
-
-def _make(root: Path, name: str, uid: int) -> None:
+def _make(root: Path, name: str, owner: Owner) -> None:
     """Make ``root/name`` for a user, where only root can put anything at that place."""
     holding = os.open("/", _HOLD)
     try:
@@ -111,7 +104,7 @@ def _make(root: Path, name: str, uid: int) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=holding)
             try:
-                _give(name, holding, uid)
+                _give(name, holding, owner)
             except OSError:  # else it would stay root's, and be found there for ever
                 os.rmdir(name, dir_fd=holding)
                 raise
@@ -130,11 +123,11 @@ def _others_may_change(directory: int, is_root: bool) -> bool:
     return found.st_uid != 0 or bool(writable and not sticky)
 
 
-def _give(name: str, holding: int, uid: int) -> None:
+def _give(name: str, holding: int, owner: Owner) -> None:
     """Give a directory that was made just now to a user. Needs CAP_CHOWN, and no CAP_FOWNER."""
     made = os.open(name, _HOLD, dir_fd=holding)
     try:
         os.fchmod(made, DIRECTORY_MODE)
-        os.fchown(made, uid, _group(uid))
+        os.fchown(made, owner.uid, group_of(owner))
     finally:
         os.close(made)

@@ -23,7 +23,7 @@ from msmon.daemon.access.owners import Owner
 from msmon.errors import SinkError
 
 NOBODY_GROUP = 65534
-"""Group of a user whom this machine does not know, say one of a container."""
+"""Group of a user whom this machine does not know, where no process has shown one."""
 
 UMASK = 0o027
 
@@ -86,9 +86,20 @@ def rights_for(owner: Owner) -> Rights | None:
     try:
         entry = pwd.getpwuid(owner.uid)
     except KeyError:
-        return Rights(owner.uid, NOBODY_GROUP, ())
+        return Rights(owner.uid, group_of(owner), ())
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return Rights(owner.uid, entry.pw_gid, tuple(groups))
+
+
+def group_of(owner: Owner) -> int:
+    """Return the group of a local user: by the user database, else that of the user's process.
+
+    A user of a container, say, is known to the kernel only.
+    """
+    try:
+        return pwd.getpwuid(owner.uid).pw_gid
+    except KeyError:
+        return owner.gid if owner.gid >= 0 else NOBODY_GROUP
 
 
 def lends_own_rights(owner: Owner) -> bool:

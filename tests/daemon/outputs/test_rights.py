@@ -208,6 +208,17 @@ def test_a_place_that_was_opened_to_others_is_refused_to_a_tcp_key_at_the_next_o
     assert not (place / "olga").exists()
 
 
+def test_a_user_whom_only_the_kernel_knows_writes_with_the_group_of_the_process(
+    daemon: Daemon, place: Path, session: Any
+) -> None:
+    container = Owner("uid 23458", 23458, 23499)
+    assert isinstance(daemon.check(place / "23458" / "run", container), str)
+    opened = daemon.open(session(place / "23458" / "run"), container)
+    assert isinstance(opened, tuple)
+    for made in (place / "23458", Path(opened[0])):
+        assert (made.stat().st_uid, made.stat().st_gid) == (23458, 23499)
+
+
 @pytest.mark.parametrize("export_type", FORMATS)
 @pytest.mark.parametrize("planted", ["link", "hard link", "fifo", "device", "directory"])
 def test_what_was_planted_at_the_name_of_a_file_harms_nobody(
