@@ -75,8 +75,7 @@ def require_closed(directory: Path, make: bool = False) -> None:
         raise SinkError(
             "--log-file: this data is written by the daemon's own user, so nobody else may be able "
             f"to change its directory, but {error.message}",
-            f"choose one that uid {os.geteuid()} has made below an export root; or "
-            f"{error.next_step}",
+            f"choose one below an export root of uid {os.geteuid()} that is closed to others",
         ) from None
     except OSError as error:
         raise SinkError(f"--log-file: can't use {directory}: {error.strerror}") from error
