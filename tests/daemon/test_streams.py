@@ -131,7 +131,7 @@ def test_a_long_note_comes_as_a_payload_frame(setting):
     process = setting.process()
     setting.take(process, opened())
     setting.streams.take(process, SessionNote("s", 2, "key", ""), ["a long \u00e9".encode()])
-    assert setting.outputs.calls[-1] == NoteDelivery("s", 2, "key", "a long \u00e9")
+    assert setting.outputs.calls[-1] == NoteDelivery("s", 2, "key", "a long \u00e9".encode())
 
 
 def test_only_what_is_safe_is_acknowledged_and_duplicates_are_again(setting):

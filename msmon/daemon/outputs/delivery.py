@@ -98,10 +98,11 @@ class GapDelivery(_InSession):
 
 @dataclass(frozen=True)
 class NoteDelivery(_InSession):
-    """A fact about the session."""
+    """A fact about the session. ``value`` is UTF-8, because a text in memory may be four times
+    as large as its bytes: one character beyond 16 bits widens all."""
 
     key: str
-    value: str
+    value: bytes
 
     @property
     def size_bytes(self) -> int:
@@ -110,7 +111,8 @@ class NoteDelivery(_InSession):
 
     def apply(self, sink: Sink) -> None:
         """Write the note."""
-        sink.write_note(self.session_id, self.seq, self.key, self.value)
+        value = self.value.decode("utf-8", "replace")
+        sink.write_note(self.session_id, self.seq, self.key, value)
 
 
 @dataclass(frozen=True)

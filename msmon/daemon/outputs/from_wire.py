@@ -29,6 +29,9 @@ from msmon.sessions import DropStage, Gap
 MAX_WINDOW_BYTES = 8 << 20
 """A window has at most 1,000 names per kind: some 400 bytes each, 2 MiB in a large job."""
 
+MAX_NOTE_BYTES = 1 << 20
+"""The longest note names the ranks of all parallel groups of a job."""
+
 WINDOW_FRAMES = 3
 """Operators, buckets and names; another number is refused where a window is decoded."""
 
@@ -54,8 +57,7 @@ def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
     if isinstance(message, GapReport):
         return GapDelivery(message.session_id, message.seq, message.gap)
     if isinstance(message, SessionNote):
-        value = message.value or b"".join(payload).decode("utf-8", "replace")
-        return NoteDelivery(message.session_id, message.seq, message.key, value)
+        return _note_delivery(message, payload)
     assert isinstance(message, SessionClosed)
     return Closing(message.session_id, message.seq, message.end)
 
@@ -64,6 +66,18 @@ def _is_too_large(payload: tuple[bytes, ...]) -> bool:
     if sum(map(len, payload)) > MAX_WINDOW_BYTES:
         return True
     return len(payload) == WINDOW_FRAMES and exceeds_bounds(payload[0], payload[-1])
+
+
+def _note_delivery(message: SessionNote, payload: tuple[bytes, ...]) -> Delivery:
+    """Return a note, or a gap without records for one that is too large."""
+    session_id, seq = message.session_id, message.seq
+    value_bytes = sum(map(len, payload))
+    if value_bytes > MAX_NOTE_BYTES:
+        now_ns = time.time_ns()
+        reason = f"note {message.key!r} of {value_bytes} bytes is too large"
+        return GapDelivery(session_id, seq, Gap(DropStage.DECODE, now_ns, now_ns, {}, reason))
+    value = message.value.encode("utf-8", "replace") or b"".join(payload)
+    return NoteDelivery(session_id, seq, message.key, value)
 
 
 def _records_delivery(message: Records, payload: tuple[bytes, ...]) -> Delivery:

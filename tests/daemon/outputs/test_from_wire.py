@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from msmon.bus.messages import Records
-from msmon.daemon.outputs.delivery import BatchDelivery, GapDelivery
-from msmon.daemon.outputs.from_wire import delivery_of
+from msmon.bus.messages import Records, SessionNote
+from msmon.daemon.outputs.delivery import BatchDelivery, GapDelivery, NoteDelivery
+from msmon.daemon.outputs.from_wire import MAX_NOTE_BYTES, delivery_of
 from msmon.records.kinds import ActivityKind
 
 KERNEL = int(ActivityKind.Kernel)
@@ -31,3 +31,24 @@ def test_an_unknown_kind_counts_no_more_records_than_bytes() -> None:
     delivery = delivery_of(Records("s", 2, 999, 2**53), (b"abc", b""))
     assert isinstance(delivery, GapDelivery)
     assert delivery.gap.records == {"kind 999": 3}
+
+
+def test_a_note_counts_as_the_memory_that_it_takes() -> None:
+    value = "\U0001f600" * 1000
+    for note, payload in (
+        (SessionNote("s", 2, "key", value), ()),
+        (SessionNote("s", 2, "key", ""), (value.encode(),)),
+    ):
+        delivery = delivery_of(note, payload)
+        assert isinstance(delivery, NoteDelivery)
+        assert delivery.value == value.encode()
+        assert delivery.size_bytes > 4000
+
+
+def test_a_note_that_is_too_large_leaves_a_gap_without_records() -> None:
+    half = b"x" * (MAX_NOTE_BYTES // 2)
+    note = SessionNote("s", 2, "key", "")
+    assert isinstance(delivery_of(note, (half, half)), NoteDelivery)
+    delivery = delivery_of(note, (half, half, b"x"))
+    assert isinstance(delivery, GapDelivery)
+    assert (delivery.gap.records, "too large" in delivery.gap.reason) == ({}, True)

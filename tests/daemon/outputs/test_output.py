@@ -358,7 +358,7 @@ def test_one_owner_s_flood_leaves_the_queue_to_others(
     RecordingSink.instance.gate.clear()
     for seq in range(2, 1002):
         output.put(records(kernels(500), seq))
-        output.put(NoteDelivery("session-0", seq, "key", "x" * 1000))
+        output.put(NoteDelivery("session-0", seq, "key", b"x" * 1000))
     output.put(records(kernels(500), 2, "session-1"))
     assert shares.used("uid 0", Resource.QUEUED_BYTES) <= 110_000
     assert output.drops("session-1") == {}
