@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
+from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
@@ -31,6 +32,9 @@ class Life(enum.Enum):
 
 MAX_PROCESSES = 10_000
 """Of all owners together; the share of one owner is smaller."""
+
+MAX_OF_ONE_PID = 4
+"""Registrations from one process of a local user: itself, and what it speaks for as a carrier."""
 
 _CARRIER_OF = "carrier of "
 
@@ -78,8 +82,10 @@ class Registry:
         self._lost_after_s = lost_after_s
         self._keep_gone_s = keep_gone_s
         self._by_key: dict[str, Process] = {}
-        self._agents_of: defaultdict[str, dict[str, Process]] = defaultdict(dict)
-        """Owner → the owner's processes with an agent, by key."""
+        self._agents_of_launch: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
+        """Owner, host and launch → keys of the processes with an agent."""
+        self._of_pid: defaultdict[tuple[str, int], dict[str, Process]] = defaultdict(dict)
+        """Owner and pid of a local peer → what it has registered, by key."""
         self._by_route: dict[bytes, Process] = {}
         self._checked_s: float | None = None
 
@@ -109,26 +115,19 @@ class Registry:
         """Whether commands for a process must go to it: always, unless it is a carrier."""
         if not process.carrier:
             return True
-        agents = self._agents_beside(process)
-        known = any(agent.key == process.info.key for agent in agents)
-        return not known or len(agents) < process.info.local_world_size
+        has_agent = _key(process.peer, process.info, carrier=False) in self._by_key
+        return not has_agent or self._agents_beside(process) < process.info.local_world_size
 
-    def _agents_beside(self, carrier: Process) -> list[ProcessInfo]:
-        """Return the ranks of a carrier's launch on its host that have an agent, or had one.
+    def _agents_beside(self, carrier: Process) -> int:
+        """Return how many ranks of a carrier's launch on its host have an agent, or had one.
 
         Only processes of the carrier's owner count. Otherwise another user could register agents
-        of the same launch, and the carrier would get no more commands.
+        of the same launch, and the carrier would get no more commands. The indexes make this as
+        fast with a thousand agents as with one, because every status asks it for every carrier.
         """
-        own = carrier.info
-        return [
-            agent
-            for agent in self._agents(carrier.peer.owner)
-            if agent.key == own.key
-            or (own.launch and (agent.host, agent.launch) == (own.host, own.launch))
-        ]
-
-    def _agents(self, owner: str) -> list[ProcessInfo]:
-        return [process.info for process in self._agents_of.get(owner, {}).values()]
+        own_key = _key(carrier.peer, carrier.info, carrier=False)
+        beside = self._agents_of_launch.get(_launch(carrier), set())
+        return len(beside) + (own_key in self._by_key and own_key not in beside)
 
     def live(self) -> list[Process]:
         """Return the processes that can be commanded."""
@@ -153,8 +152,8 @@ class Registry:
         is lost. The hello of an older connection is refused while the process lives on a newer one:
         it waited on a busy daemon until its sender had given it up and had connected again. If it
         counted, all messages on the newer connection would be refused.
-        Raises CommandRefused for that and when other credentials hold this identity, and
-        ShareUsedUp when the owner has too many processes.
+        Raises CommandRefused for that, when other credentials hold this identity, and when one
+        local process registers too many; and ShareUsedUp when the owner has too many processes.
         """
         key = _key(peer, info, carrier)
         known = self._by_key.get(key)
@@ -168,7 +167,9 @@ class Registry:
         if former is not None and former is not known:
             former.life, former.gone_s = Life.LOST, now_s
         self._forget_route(known)
+        self._leave_indexes(known)
         known.info, known.peer, known.route, known.version = info, peer, route, version
+        self._enter_indexes(known)
         known.last_seen_s, known.life = now_s, Life.LIVE
         self._by_route[route] = known
         return known
@@ -176,6 +177,7 @@ class Registry:
     def _add(self, process: Process) -> Process:
         """Add a process. If its owner has too many, forget the one that has been gone longest."""
         owner = process.peer.owner
+        self._make_room_of_pid(process.peer)
         if len(self._by_key) >= MAX_PROCESSES:
             raise CommandRefused("too many processes are registered with this daemon")
         if not self._shares.try_take(owner, Resource.PROCESSES):
@@ -188,17 +190,46 @@ class Registry:
                 self._remove(min(gone, key=lambda item: item.gone_s))
             self._shares.take(owner, Resource.PROCESSES)
         self._by_key[process.key] = process
-        if not process.carrier:
-            self._agents_of[owner][process.key] = process
+        self._enter_indexes(process)
         return process
+
+    def _make_room_of_pid(self, peer: Peer) -> None:
+        """Bound what one local process of a user registers. Raises CommandRefused.
+
+        The kernel vouches for the pid. What is gone makes room; it may be an earlier process with
+        the same pid. A pid that the daemon can't see is 0, and stands for many.
+        """
+        if peer.role is Role.OPERATOR or peer.pid <= 0:
+            return
+        registered = self._of_pid.get((peer.owner, peer.pid), {})
+        if len(registered) < MAX_OF_ONE_PID:
+            return
+        gone = [item for item in registered.values() if item.life is not Life.LIVE]
+        if not gone:
+            raise CommandRefused(f"process {peer.pid} has registered {MAX_OF_ONE_PID} already")
+        self._remove(min(gone, key=lambda item: item.gone_s))
+
+    def _enter_indexes(self, process: Process) -> None:
+        if process.peer.pid > 0:
+            self._of_pid[process.peer.owner, process.peer.pid][process.key] = process
+        if not process.carrier and process.info.launch:
+            self._agents_of_launch[_launch(process)].add(process.key)
+
+    def _leave_indexes(self, process: Process) -> None:
+        """Undo ``_enter_indexes``. Call before info or peer of a process are changed."""
+        pid, launch = (process.peer.owner, process.peer.pid), _launch(process)
+        self._of_pid[pid].pop(process.key, None)
+        if not self._of_pid[pid]:
+            del self._of_pid[pid]
+        self._agents_of_launch[launch].discard(process.key)
+        if not self._agents_of_launch[launch]:
+            del self._agents_of_launch[launch]
 
     def _remove(self, process: Process) -> None:
         """Forget a process, and give its place back."""
         owner = process.peer.owner
         del self._by_key[process.key]
-        self._agents_of[owner].pop(process.key, None)
-        if not self._agents_of[owner]:
-            del self._agents_of[owner]
+        self._leave_indexes(process)
         self._forget_route(process)
         self._shares.give_back(owner, Resource.PROCESSES)
         self._shares.give_back(owner, Resource.REMEMBERED_BYTES, process.status_bytes)
@@ -247,6 +278,10 @@ class Registry:
         """Forget the connection of a process, unless it is another's by now."""
         if self._by_route.get(process.route) is process:
             del self._by_route[process.route]
+
+
+def _launch(process: Process) -> tuple[str, str, str]:
+    return process.peer.owner, process.info.host, process.info.launch
 
 
 def _key(peer: Peer, info: ProcessInfo, carrier: bool) -> str:

@@ -10,7 +10,7 @@ from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource, Shares, ShareUsedUp
-from msmon.daemon.registry import Life, Process, Registry
+from msmon.daemon.registry import MAX_OF_ONE_PID, Life, Process, Registry
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 
@@ -118,23 +118,48 @@ def test_other_credentials_of_an_owner_never_continue_a_process(registry, silent
         registry.register(info(), renamed, b"thief", "1", float(silent_s))
 
 
+def another(pid: int) -> Peer:
+    """A process of the same user as OTHER."""
+    return dataclasses.replace(OTHER, pid=pid + 1)
+
+
 def test_an_owner_with_too_many_processes_is_refused_and_others_are_not(registry):
     most = int(LIMITS[Resource.PROCESSES].amount)
     for pid in range(most):
-        registry.register(info(pid), OTHER, b"%d" % pid, "1", 0.0)
+        registry.register(info(pid), another(pid), b"%d" % pid, "1", 0.0)
     with pytest.raises(ShareUsedUp, match="registered processes"):
-        registry.register(info(most), OTHER, b"more", "1", 0.0)
+        registry.register(info(most), another(most), b"more", "1", 0.0)
     assert registry.register(info(most), REMOTE, b"far", "1", 0.0)
 
 
 def test_what_is_gone_makes_room_for_its_owners_next_process(registry):
     most = int(LIMITS[Resource.PROCESSES].amount)
-    first = registry.register(info(0), OTHER, b"0", "1", 0.0)
+    first = registry.register(info(0), another(0), b"0", "1", 0.0)
     for pid in range(1, most):
-        registry.register(info(pid), OTHER, b"%d" % pid, "1", 0.0)
+        registry.register(info(pid), another(pid), b"%d" % pid, "1", 0.0)
     registry.goodbye(first, 1.0)
-    registry.register(info(most), OTHER, b"more", "1", 2.0)
+    registry.register(info(most), another(most), b"more", "1", 2.0)
     assert first not in registry.all()
+
+
+def test_one_process_of_a_user_registers_few_and_its_gone_ones_make_room(registry):
+    first = registry.register(info(0), OTHER, b"0", "1", 0.0)
+    for number in range(1, MAX_OF_ONE_PID):
+        registry.register(info(number), OTHER, b"%d" % number, "1", 0.0, carrier=True)
+    with pytest.raises(CommandRefused, match="process 6 has registered 4 already"):
+        registry.register(info(9), OTHER, b"9", "1", 0.0)
+    registry.register(info(9), another(9), b"another", "1", 0.0)
+    registry.goodbye(first, 1.0)
+    registry.register(info(10), OTHER, b"9", "1", 2.0)
+    assert first not in registry.all()
+
+
+def test_operators_and_peers_without_a_pid_register_as_many_as_they_have(registry):
+    unseen = dataclasses.replace(OTHER, pid=0)
+    for number in range(2 * MAX_OF_ONE_PID):
+        for peer in (OWN, REMOTE, unseen):
+            registry.register(info(number), peer, b"%d%s" % (number, peer.name.encode()), "1", 0.0)
+    assert len(registry.live()) == 6 * MAX_OF_ONE_PID
 
 
 def test_agents_of_another_owner_hide_no_carrier(registry):
@@ -170,6 +195,15 @@ def test_agents_of_another_launch_do_not_count(registry):
     hello(registry, rank(0), b"c", carrier=True)
     hello(registry, rank(1, "b"), b"1")
     assert (0, True) in shown(registry.for_traces())
+
+
+def test_an_agent_that_says_hello_for_another_launch_leaves_the_former(registry):
+    hello(registry, rank(0), b"c", carrier=True)
+    hello(registry, rank(0), b"0")
+    hello(registry, rank(1), b"1")
+    assert (0, True) not in shown(registry.all())
+    hello(registry, dataclasses.replace(rank(1), launch="b"), b"1")
+    assert (0, True) in shown(registry.all())
 
 
 def test_a_carrier_that_leaves_is_forgotten(registry):
