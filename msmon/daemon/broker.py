@@ -31,7 +31,7 @@ from msmon.daemon.commands.monitoring import Monitoring
 from msmon.daemon.commands.questions import DaemonFacts, Questions
 from msmon.daemon.commands.requests import Requests
 from msmon.daemon.commands.tracing import Tracing
-from msmon.daemon.connection import PRICES, REFUSED_PRICE, Connection, charged_s
+from msmon.daemon.connection import PRICES, REFUSED_PRICE, Connection, charged_s, status_refund_s
 from msmon.daemon.connections import Connections
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.registry import Process, Registry
@@ -181,7 +181,7 @@ class Broker:
         if isinstance(message, messages.Hello):
             self._agents.greet(route, peer, message, message_id)
         elif isinstance(message, messages.StatusRequest):
-            self._transport.send(route, self._questions.status(message, peer), message_id)
+            self._tell_status(connection, peer, message, message_id)
         elif isinstance(message, messages.VersionRequest):
             self._transport.send(route, self._questions.version(peer), message_id)
         elif isinstance(message, COMMANDS):
@@ -190,6 +190,15 @@ class Broker:
             self._agents.act(route, envelope, header_bytes)
         else:
             raise CommandRefused(f"this daemon can't carry out a {message.TYPE!r}")
+
+    def _tell_status(
+        self, connection: Connection, peer: Peer, request: messages.StatusRequest, message_id: str
+    ) -> None:
+        start_s = time.thread_time()
+        reply = self._questions.status(request, peer)
+        self._transport.send(connection.route, reply, message_id)
+        used_s = time.thread_time() - start_s
+        connection.used_s -= status_refund_s(used_s, self._questions.strangers(peer))
 
     def _forbidden(self, peer: Peer, message: Message) -> CommandRefused:
         error = CommandRefused(

@@ -103,6 +103,12 @@ class Registry:
         known = self._by_key.values()
         return sorted((item for item in known if self._is_needed(item)), key=order)
 
+    def strangers(self, owner: str) -> float:
+        """Return which part of all processes belongs to other owners, from 0 to 1."""
+        if not self._by_key:
+            return 0.0
+        return 1.0 - self._shares.used(owner, Resource.PROCESSES) / len(self._by_key)
+
     def for_traces(self) -> list[Process]:
         """Return all processes as :meth:`all` does, without carriers of launches with an agent.
 

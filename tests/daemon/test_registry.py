@@ -247,3 +247,12 @@ def test_a_hello_that_waited_on_a_given_up_connection_changes_nothing(registry, 
     check_until(registry, 0, 20)
     registry.register(info(), OWN, older, "1", 21.0)
     assert registry.of_route(older) is process
+
+
+def test_the_part_of_strangers_is_known(registry):
+    assert registry.strangers("uid 1000") == 0
+    for number in range(4):
+        registry.register(info(number), another(number), b"%d" % number, "1", 0.0)
+    registry.register(info(4), REMOTE, b"4", "1", 0.0)
+    assert registry.strangers("uid 1000") == pytest.approx(0.2)
+    assert registry.strangers("uid 1001") == 1

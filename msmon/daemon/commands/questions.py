@@ -66,6 +66,10 @@ class Questions:
             return Reply(Outcome.OK, unknown_text(selected.missing), rows=rows, daemon=daemon)
         return Reply(selected.outcome, selected.text, selected.next_step, daemon=daemon)
 
+    def strangers(self, peer: Peer) -> float:
+        """Return which part of the registered processes is not the peer's, from 0 to 1."""
+        return self._registry.strangers(peer.owner)
+
     def version(self, peer: Peer) -> Reply:
         """Return what there is to know of the daemon itself."""
         return Reply(Outcome.OK, daemon=self._daemon_row(peer))
