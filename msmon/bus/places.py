@@ -3,10 +3,12 @@
 A daemon, perhaps root's, keeps its socket, its keys and its state in directories, and writes what
 arrives over TCP into others. Whoever may write in one of the directories above can put
 something else there. So a path is *guarded* when each directory on it belongs to root or to this
-process's user, and nobody else may write in it. Two things are allowed on the way:
+process's user, and nobody else may write in it. Three things are allowed on the way:
 
 * a sticky directory, as /tmp: what root or we have made in it nobody else can move away;
-* a link that root or we have made, as /var/run, in a directory that is guarded itself.
+* a link that root or we have made, as /var/run, in a directory that is guarded itself;
+* a group that may write, if it is the owner's private one. useradd gives such a group the number
+  of its user, and systems that do so often have umask 002.
 
 Each step is taken and looked at through a descriptor, so nothing changes between look and step.
 """
@@ -22,7 +24,6 @@ from pathlib import Path
 from msmon.errors import BusError
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MAX_LINKS = 40
 
 
@@ -115,9 +116,16 @@ class _Walk:
                 f"{place} belongs to uid {found.st_uid}, who could change what is in it",
                 f"run: chown {os.geteuid()} {place}, or choose another directory",
             )
-        self._shared = bool(found.st_mode & _OTHERS_MAY_WRITE)
+        self._shared = _others_may_write(found)
         if self._shared and not found.st_mode & stat.S_ISVTX:
             raise _writable(place, found.st_mode)
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    private_group = found.st_gid == found.st_uid
+    return bool(
+        found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not private_group)
+    )
 
 
 def _writable(place: Path, mode: int) -> Unguarded:

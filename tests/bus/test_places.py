@@ -29,6 +29,17 @@ def test_a_directory_that_others_may_write_is_named_with_the_command(tmp_path):
     assert f"chmod go-w {open_one}" in raised.value.next_step
 
 
+@root_only
+def test_a_group_that_may_write_must_be_the_owners_private_one(tmp_path):
+    place = tmp_path / "state"
+    place.mkdir()
+    place.chmod(0o775)
+    require_guarded(place)
+    os.chown(place, -1, OTHER)
+    with pytest.raises(Unguarded, match="mode 775"):
+        require_guarded(place)
+
+
 def test_in_a_sticky_directory_only_what_is_ours_counts(tmp_path):
     tmp_path.chmod(0o1777)
     require_guarded(tmp_path / "mine", make=True)
