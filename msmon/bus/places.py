@@ -122,10 +122,10 @@ class _Walk:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
+    if found.st_mode & stat.S_IWOTH:
+        return True
     private_group = found.st_gid == found.st_uid
-    return bool(
-        found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not private_group)
-    )
+    return bool(found.st_mode & stat.S_IWGRP) and not private_group
 
 
 def _writable(place: Path, mode: int) -> Unguarded:
