@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("attacks")
+pytestmark = pytest.mark.xdist_group("loads_the_machine")
 
 BY_USER = [
     "flood_hellos",

@@ -6,7 +6,7 @@ import pytest
 
 from msmon.agent.ranks.evidence import start_time
 
-pytestmark = pytest.mark.xdist_group("attacks")
+pytestmark = pytest.mark.xdist_group("loads_the_machine")
 
 
 @pytest.mark.parametrize("role", ["", "agent", "viewer"])

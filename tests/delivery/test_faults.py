@@ -6,7 +6,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from faults import FaultRun, Load
+
+# Faults and attacks keep the machine busy on purpose, so they don't run beside each other.
+pytestmark = pytest.mark.xdist_group("loads_the_machine")
 
 SHORT = Load(
     ranks=8,
