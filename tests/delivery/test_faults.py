@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from faults import FaultRun, Load
 
-# Faults and attacks keep the machine busy on purpose, so they don't run beside each other.
-pytestmark = pytest.mark.xdist_group("loads_the_machine")
+pytestmark = pytest.mark.alone
 
 SHORT = Load(
     ranks=8,
