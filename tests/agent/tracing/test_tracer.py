@@ -139,7 +139,7 @@ def test_a_step_that_has_passed_is_refused_with_the_current_one(job, options, te
 
 def test_a_step_far_ahead_waits(job):
     job.step(100)
-    job.arm(NotingBackend(), start_step=10**18)
+    job.arm(NotingBackend(), start_step=2**50)
     job.step(10)
     assert job.state == "ready"
 
