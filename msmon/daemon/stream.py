@@ -75,10 +75,11 @@ def daemon_id(peer: Peer, session_id: str) -> str:
     """Return what the daemon calls a session that a peer opens as ``session_id``.
 
     The owner is a part of it, so nobody can take an id before the owner does, not even after
-    a restart of the daemon: "9f…" is "9f…-1000" for user 1000. Operators keep their ids. Raises
-    CommandRefused for an id that is too long for that.
+    a restart of the daemon: "9f…" is "9f…-1000" for user 1000. Local operators keep their ids; the
+    holder of a key does not, whatever its role. Raises CommandRefused for an id that is too long
+    for that.
     """
-    if peer.role is Role.OPERATOR:
+    if peer.role is Role.OPERATOR and peer.uid >= 0:
         return session_id
     if len(session_id) > MAX_ID_CHARACTERS:
         raise CommandRefused("the session's id is too long")
