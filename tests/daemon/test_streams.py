@@ -202,7 +202,7 @@ def test_an_operators_key_names_no_directory_without_an_approval(setting):
     process = setting.process(OPERATOR_KEY)
     setting.take(process, opened(log_file="/etc/cron.d"))
     assert setting.outputs.calls[0].session.settings.log_file == ""
-    assert "not approved" in setting.streams.get("s").problem
+    assert "not approved" in setting.streams.get(setting.streams.id_of(process, "s")).problem
 
 
 def test_a_session_that_ended_long_ago_is_forgotten_everywhere(setting):
