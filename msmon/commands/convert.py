@@ -41,7 +41,8 @@ def convert_command(
     Rotated JSONL files of a process are taken together. Damaged parts are skipped and
     counted; where nothing of a file can be read, the others are converted and the exit code
     is 1. perfetto puts all processes into one trace for https://ui.perfetto.dev or
-    chrome://tracing; parquet needs pip install pyarrow.
+    chrome://tracing, and leaves out records whose times are no times of a clock; they are
+    counted, and the exit code is 1. parquet needs pip install pyarrow.
 
     \b
     All ranks of a job in one trace:
@@ -55,7 +56,7 @@ def convert_command(
         click.echo(json.dumps(dataclasses.asdict(report), default=str))
     else:
         _show(report)
-    return 1 if report.unread else 0
+    return 1 if report.unread or report.untimed else 0
 
 
 def _converted(inputs: tuple[Path, ...], target_format: str, out: Path | None) -> Report:
@@ -88,6 +89,13 @@ def _show(report: Report) -> None:
     click.echo(f"records: {counts or 'none'}", err=True)
     if report.left_out:
         click.echo(f"left out, as they have no place in this format: {report.left_out:,}", err=True)
+    if report.untimed:
+        click.echo(
+            f"left out, as their times are no times of a clock: {report.untimed:,}", err=True
+        )
+    if report.unmeasured:
+        text = "without a duration, as their times are no times of a clock"
+        click.echo(f"{text}: {report.unmeasured:,}", err=True)
     if report.skipped:
         click.echo(f"skipped damaged parts: {report.skipped:,}", err=True)
     for problem in report.problems:

@@ -27,6 +27,10 @@ class Report:
     """Processes of which nothing could be read."""
     left_out: int = 0
     """Records without a place in the format."""
+    untimed: int = 0
+    """Records left out because their times are none."""
+    unmeasured: int = 0
+    """Records written, but for that reason without a duration."""
     problems: list[str] = field(default_factory=list)
     """Sentences about what could not be read; they may quote the input."""
 
@@ -56,6 +60,7 @@ def convert(
         target.discard()
         raise
     report.left_out = target.left_out
+    report.untimed, report.unmeasured = target.untimed, target.unmeasured
     return report
 
 

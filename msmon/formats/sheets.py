@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from msmon.records.batch import Column, printable
+from msmon.records.durations import are_spans
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import LAYOUTS, MARKER_EVENT, Field
 
 Cells = Sequence[Any]
-"""Values of one column: str, int, float, or Microseconds."""
+"""Values of one column: str, int, float, Microseconds, or None for an empty cell."""
 
 Values = Callable[[Column, Sequence[str]], Cells]
 """Takes records of one kind (or marker events) and the texts that their text fields index."""
@@ -87,6 +88,7 @@ def _one_side(field: Field) -> Values:
 
 
 def _duration(records: Column, strings: Sequence[str]) -> Cells:
-    """End minus start, in ns shown as µs; computed from integers, may be negative."""
-    starts, ends = records["start_ns"].tolist(), records["end_ns"].tolist()
-    return [Microseconds(end - start) for start, end in zip(starts, ends)]
+    """End minus start, in ns shown as µs; empty where they are no times."""
+    usable = are_spans(records["start_ns"], records["end_ns"])
+    durations = np.where(usable, records["end_ns"] - records["start_ns"], 0).tolist()
+    return [Microseconds(ns) if timed else None for ns, timed in zip(durations, usable.tolist())]

@@ -3,8 +3,9 @@
 Rules that keep every value:
 
 * Numbers are number cells while below 10^15 (Excel keeps 15 digits), times counted in
-  ns; beyond, and not-a-number or infinite, they are exact decimal text. Wall-clock times
-  are therefore text ("1700000000000000.123", µs), durations and small ids numbers.
+  ns; beyond, they are exact decimal text. Wall-clock times are therefore text
+  ("1700000000000000.123", µs), durations and small ids numbers. What is no number or
+  infinite is an empty cell.
 * Text is never read as formula, link or number. Characters that XML can't hold show as
   ``\\uNNNN``. A text over Excel's 32,767 characters is cut in its cell, which names an entry
   of the sheet "Long texts", where the whole text stands in parts.
@@ -210,6 +211,8 @@ class _CellWriter:
 
     def write_row(self, worksheet: Any, row: int, values: Sequence[Any]) -> None:
         for column, value in enumerate(values):
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                continue
             if isinstance(value, str):
                 self._write_text(worksheet, row, column, value)
             elif _is_exact(value):
@@ -262,7 +265,7 @@ class _CellWriter:
 
 def _is_exact(value: Any) -> bool:
     if isinstance(value, float):
-        return math.isfinite(value)
+        return True
     return bool(-EXACT_NUMBERS_BELOW < value < EXACT_NUMBERS_BELOW)
 
 

@@ -21,15 +21,14 @@ from typing import Any, Union
 
 from msmon.errors import CommandRefused, SinkError, UsageError
 from msmon.formats.workbook import WorkbookWriter
-from msmon.monitor_api.activities import Table
 from msmon.monitor_api.results import ActivityRecords
+from msmon.monitor_api.store import Store
 from msmon.recording import holder
 from msmon.recording.recording import Recording
 from msmon.records.batch import Batch
 from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, format_kinds, kind_named
-from msmon.records.markers import MarkerEvents, MarkerPairing
-from msmon.records.record_filter import RecordFilter
+from msmon.records.markers import MarkerEvents
 from msmon.sessions import Drops, DropStage, MonitorSettings, merged_drops
 from msmon.settings.options import MONITOR_OPTION, check_fields
 
@@ -66,7 +65,7 @@ class Monitor:
         self._max_records = _checked_limit(max_records)
         self._recording = Recording("the Monitor API", self._take)
         self._lock = threading.Lock()
-        self._store = _Store(frozenset(), Filter.parse(""), 0)
+        self._store = Store(frozenset(), Filter.parse(""), 0)
         self._unavailable: dict[str, str] = {}
 
     def start(
@@ -103,7 +102,7 @@ class Monitor:
                 "wait for it, or end it with nputrace --cancel",
             )
         before = self._store
-        self._store = _Store(settings.active_kinds, settings.active_filter, limit)
+        self._store = Store(settings.active_kinds, settings.active_filter, limit)
         try:
             self._unavailable = self._recording.start(
                 settings.active_kinds, duration_s=settings.duration_s
@@ -143,6 +142,15 @@ class Monitor:
         """Kind name → records beyond ``max_records``."""
         with self._lock:
             return dict(self._store.dropped)
+
+    @property
+    def untimed(self) -> dict[str, int]:
+        """Kind name → records kept whose start and end give no duration, as no wall clock says.
+
+        They are in the results as MSPTI delivered them. A sheet leaves their duration empty.
+        """
+        with self._lock:
+            return dict(self._store.untimed)
 
     @property
     def lost(self) -> Drops:
@@ -202,52 +210,6 @@ class Monitor:
             table = store.prepare(batch)
             with self._lock:
                 store.keep(batch.kind, table)
-
-
-class _Store:
-    """What one run collected.
-
-    Written by the recording's thread: ``prepare`` without a lock, ``keep`` under the monitor's,
-    since other threads read the tables meanwhile.
-    """
-
-    def __init__(
-        self, kinds: frozenset[ActivityKind], record_filter: Filter, max_records: int
-    ) -> None:
-        self.kinds = kinds
-        self.tables: dict[ActivityKind, list[Table]] = {kind: [] for kind in kinds}
-        self.dropped: dict[str, int] = {}
-        self._filter = RecordFilter(record_filter)
-        self._pairing = MarkerPairing()
-        self.evicted_ranges = 0
-        self._room = max_records
-
-    def prepare(self, batch: Batch) -> Table:
-        """Filter a batch; markers become ranges and marks."""
-        kept = self._filter.apply(batch)
-        if kept.kind is not ActivityKind.Marker:
-            return kept
-        paired = self._pairing.add(kept)
-        self.evicted_ranges += paired.evicted_starts
-        return paired
-
-    def keep(self, kind: ActivityKind, table: Table) -> None:
-        """Keep a table as far as there is room; count what does not fit."""
-        if kind not in self.tables:
-            return
-        excess = max(0, len(table) - self._room)
-        if excess:
-            self.dropped[kind.name] = self.dropped.get(kind.name, 0) + excess
-            table = _first(table, len(table) - excess)
-        if len(table):
-            self.tables[kind].append(table)
-            self._room -= len(table)
-
-
-def _first(table: Table, count: int) -> Table:
-    if isinstance(table, MarkerEvents):
-        return MarkerEvents(table.events[:count].copy(), table.strings)
-    return Batch(table.kind, table.records[:count].copy(), table.strings)
 
 
 def _settings(kinds: Kinds | None, filter_text: str, duration_s: float) -> MonitorSettings:

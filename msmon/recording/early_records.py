@@ -10,14 +10,12 @@ from __future__ import annotations
 import time
 
 from msmon.records.batch import Batch
+from msmon.records.durations import are_times
 from msmon.records.layout import LAYOUTS
 
 EARLY_RECORDS_S = 60.0
 """How long after a start early records may still arrive. Later they are not looked for: were the
 clock set back in the middle of a recording, all that comes after would look early."""
-
-EARLIEST_WALL_CLOCK_NS = 10**18
-"""Smaller times (before 2001) are raw counters of an uncalibrated device, or no times at all."""
 
 
 class EarlyRecords:
@@ -35,7 +33,7 @@ class EarlyRecords:
         if not end_field or time.monotonic() > self._until_s:
             return batch
         end_ns = batch.records[end_field]
-        early = (end_ns < self.start_ns) & (end_ns >= EARLIEST_WALL_CLOCK_NS)
+        early = (end_ns < self.start_ns) & are_times(end_ns)
         count = int(early.sum())
         self.count += count
         return batch.select(~early) if count else batch

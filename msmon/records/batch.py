@@ -144,7 +144,8 @@ def numpy_columns(
 def arrow_table(records: Column, strings: Sequence[str], text_fields: Sequence[str]) -> Any:
     """Return a ``pyarrow.Table`` with a column per field; texts are dictionary-encoded.
 
-    ``strings`` must be valid Unicode. Raises UsageError when pyarrow is not installed.
+    Numbers that are not finite become null. ``strings`` must be valid Unicode. Raises
+    UsageError when pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -157,6 +158,8 @@ def arrow_table(records: Column, strings: Sequence[str], text_fields: Sequence[s
         if name in text_fields:
             indices = pa.array(values.astype(np.int32))
             columns[name] = pa.DictionaryArray.from_arrays(indices, dictionary)
+        elif values.dtype.kind == "f":
+            columns[name] = pa.array(values, mask=~np.isfinite(values))
         else:
             columns[name] = pa.array(values)
     return pa.table(columns)

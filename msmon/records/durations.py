@@ -1,7 +1,19 @@
-"""The columns of a batch that statistics need: device, label, start and end of each record.
+"""What a time is and what lasts how long: the one rule, and the columns that statistics need.
 
-A label is the operator that a record counts for. Kinds without names use the name
-of the operation or of the copy direction; markers use name and domain.
+MSPTI promises nanoseconds since the Unix epoch. It delivers other numbers too: raw counters of a
+device that is not calibrated yet (they count from the start of the device or host), 0 for
+"never", and all bits set for "not yet". A mean over one such number is nonsense, so whoever
+measures or draws asks here first, leaves out what is none, and counts it as untimed::
+
+    start                end                  usable
+    1790000000000000000  1790000000000000700  yes
+    1790000000000000000  18446744073709551615 no: all bits set is no time
+    52871003             52871959             no: counters
+    1790000000000000700  1790000000000000000  no: the end lies before the start
+
+Statistics take device, label, start and end of each record. A label is the operator that a record
+counts for. Kinds without names use the name of the operation or of the copy direction; markers
+use name and domain.
 """
 
 from __future__ import annotations
@@ -15,12 +27,41 @@ from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.layout import LAYOUTS
 from msmon.records.markers import MarkerEvents
 
+EARLIEST_NS = 10**18
+"""September 2001. A counter of 1 GHz reaches this number after 31 years."""
+
+LATEST_NS = 4 * 10**18
+"""October 2096, exclusive. It leaves room for sums in signed 64-bit numbers."""
+
+_EARLIEST = np.uint64(EARLIEST_NS)
+_LATEST = np.uint64(LATEST_NS)
+
 Label = tuple[str, str]
 """(name, domain); the domain is empty except for markers."""
 
 MEMSET_NAME = "memset"
 UNKNOWN_OPERATION = "UNKNOWN_OPERATION"
 """Name for a number that the header doesn't define."""
+
+
+def is_time(value_ns: int) -> bool:
+    """Whether a number is a wall clock time in ns."""
+    return EARLIEST_NS <= value_ns < LATEST_NS
+
+
+def are_times(values_ns: Column) -> Column:
+    """Return which numbers (uint64, shape (n,)) are wall clock times in ns: bool, shape (n,)."""
+    mask: Column = (values_ns >= _EARLIEST) & (values_ns < _LATEST)
+    return mask
+
+
+def are_spans(start_ns: Column, end_ns: Column) -> Column:
+    """Return which records have usable times, so that end minus start is a duration.
+
+    ``start_ns`` and ``end_ns``: uint64, shape (n,). The result is bool, shape (n,).
+    """
+    mask: Column = (start_ns >= _EARLIEST) & (end_ns >= start_ns) & (end_ns < _LATEST)
+    return mask
 
 
 @dataclass(frozen=True)

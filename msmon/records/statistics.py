@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from msmon.records.batch import Batch, Column, join_columns
-from msmon.records.durations import Durations, Label, durations_of, marker_durations
+from msmon.records.durations import Durations, Label, are_spans, durations_of, marker_durations
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.markers import MarkerPairing
 from msmon.records.operators import CHUNK_RECORDS, OperatorGroup
@@ -62,8 +62,8 @@ class WindowStatistics:
         """Count a batch that passed the filter.
 
         ``received`` is how many records there were before the filter (None: as many as passed).
-        A record whose start or end is 0, or whose end lies before its start, is counted as
-        untimed and enters no operator. The same goes for ranges and marks with such times, and
+        A record whose start and end make no duration (:mod:`msmon.records.durations`) is counted
+        as untimed and enters no operator. The same goes for ranges and marks with such times, and
         for marker records that are part of none.
         """
         kind = batch.kind
@@ -159,7 +159,7 @@ def _timed_by_device(durations: Durations) -> Iterator[tuple[int, Column, Column
         chunk = slice(first, first + CHUNK_RECORDS)
         start_ns = np.ascontiguousarray(durations.start_ns[chunk])
         end_ns = np.ascontiguousarray(durations.end_ns[chunk])
-        timed[chunk] = (end_ns >= start_ns) & (start_ns != 0)
+        timed[chunk] = are_spans(start_ns, end_ns)
         np.subtract(end_ns, start_ns, out=values[chunk])
         label_ids[chunk] = durations.label_ids[chunk]
     if not timed.all():

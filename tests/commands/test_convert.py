@@ -85,6 +85,22 @@ def test_a_report_in_json_and_exit_code_1_where_a_file_was_unreadable(
     assert "the file is empty" in report["problems"][0]
 
 
+def test_records_without_times_are_told_and_the_exit_code_is_1(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = LINE.replace("1790000000000000900", "52871959").replace("1790000000000000100", "52871003")
+    exported.write_text(raw + LINE * 3 + LINE.replace("1790000000000000900", str(2**64 - 1)))
+    out = tmp_path / "trace.json"
+    assert main(["convert", str(exported), "--to", "perfetto", "-o", str(out)]) == 1
+    assert "left out, as their times are no times of a clock: 2" in capsys.readouterr().err
+    events = json.loads(out.read_text())["traceEvents"]
+    assert len([event for event in events if event["ph"] == "X"]) == 3
+    assert main(["convert", str(exported), "--to", "xlsx", "-o", str(tmp_path / "b.xlsx")]) == 0
+    assert (
+        "without a duration, as their times are no times of a clock: 2" in capsys.readouterr().err
+    )
+
+
 def test_a_single_workbook_gets_the_suffix_that_it_needs(exported: Path, tmp_path: Path) -> None:
     assert main(["convert", str(exported), "--to", "xlsx", "-o", str(tmp_path / "book")]) == 0
     assert (tmp_path / "book.xlsx").exists()

@@ -148,7 +148,19 @@ def test_every_kind_has_a_sheet_that_can_be_filled(tmp_path: Path) -> None:
             book.write(Batch(kind, records, ("",)))
     assert sorted(sheet_names(path)) == sorted(kind.name for kind in kinds)
     assert all(len(rows_of(path, kind.name)) == 3 for kind in kinds)
-    assert [row[5] for row in rows_of(path, "Hccl")[1:]] == ["nan", "inf"]
+    assert [row[5] for row in rows_of(path, "Hccl")[1:]] == [None, None]
+
+
+def test_what_has_no_times_has_no_duration_and_keeps_its_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "out.xlsx"
+    batch = kernels(3)
+    batch.records["start_ns"][1] = batch.records["end_ns"][1] + np.uint64(5)
+    batch.records["end_ns"][2] = 2**64 - 1
+    with WorkbookWriter(path) as book:
+        book.write(batch)
+    _, timed, *others = rows_of(path, "Kernel")
+    assert (timed[7], [row[7] for row in others]) == (1.5, [None, None])
+    assert others[1][2] == "18446744073709551.615"
 
 
 def test_markers_show_the_ids_of_their_side_only(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
+from msmon.records.durations import EARLIEST_NS, LATEST_NS
 from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
 from msmon.records.layout import API_KINDS
 from msmon.records.markers import LATE_BATCHES
@@ -21,6 +22,7 @@ from msmon.records.statistics import WindowStatistics
 from msmon.records.windows import Window, bucket_of, operator_rows, quantile_ns
 
 MAX_U64 = 2**64 - 1
+START_NS = 1_790_000_000_000_000_000
 TIMED_KINDS = sorted(set(ActivityKind) - {ActivityKind.Marker, ActivityKind.ExternalCorrelation})
 NAMED_KINDS = [kind for kind in TIMED_KINDS if "name" in (DTYPES[kind].names or ())]
 
@@ -42,7 +44,9 @@ def batch_of(kind: ActivityKind, rows: list[Record]) -> Batch:
 
 
 def kernels(name: str, durations_ns: list[int]) -> Batch:
-    return batch_of(ActivityKind.Kernel, [(0, name, 1, 1 + value) for value in durations_ns])
+    return batch_of(
+        ActivityKind.Kernel, [(0, name, START_NS, START_NS + value) for value in durations_ns]
+    )
 
 
 def close(statistics: WindowStatistics) -> Window:
@@ -74,13 +78,18 @@ def expected_operators(
 ) -> dict[tuple[Any, ...], list[int]]:
     durations: dict[tuple[Any, ...], list[int]] = {}
     for kind, (device, name, start_ns, end_ns) in rows:
-        if 0 < start_ns <= end_ns:
+        if EARLIEST_NS <= start_ns <= end_ns < LATEST_NS:
             key = (kind, -1 if kind in API_KINDS else device, name, "")
             durations.setdefault(key, []).append(end_ns - start_ns)
     return durations
 
 
-times = st.sampled_from([0, 1, 2, 1000, 1500, 10**18, 2**53, 2**63, MAX_U64 - 1, MAX_U64])
+times = st.sampled_from(
+    [
+        *(0, 1000, 2**53, EARLIEST_NS - 1, EARLIEST_NS, EARLIEST_NS + 1500),
+        *(START_NS, START_NS + 2, LATEST_NS - 1, LATEST_NS, 2**63, MAX_U64),
+    ]
+)
 names = st.sampled_from(["", "MatMul", "Softmax", "算子", "\udcff", "other"])
 record = st.tuples(st.sampled_from([0, 3, 2**32 - 1]), names, times, times)
 batches = st.lists(
@@ -139,7 +148,7 @@ def test_a_closed_window_starts_anew() -> None:
 
 def test_kinds_without_names_use_operation_and_direction() -> None:
     statistics = WindowStatistics()
-    timed = [(2, "", 10, 15)] * 3
+    timed = [(2, "", START_NS, START_NS + 5)] * 3
     memory, memset, memcpy = (
         batch_of(kind, timed)
         for kind in (ActivityKind.Memory, ActivityKind.MemSet, ActivityKind.MemCpy)
@@ -177,7 +186,7 @@ def markers(rows: list[tuple[int, MarkerFlag, int, str]]) -> Batch:
     for place, (number, flag, time_ns, name) in enumerate(rows):
         records["id"][place] = number
         records["flag"][place] = flag
-        records["timestamp_ns"][place] = time_ns
+        records["timestamp_ns"][place] = START_NS + time_ns
         records["name"][place] = strings.index(name)
         records["domain"][place] = 1 if name else 0
     return Batch(ActivityKind.Marker, records, strings)
@@ -194,6 +203,22 @@ def test_marker_names_that_differ_in_numbers_are_one_and_ranges_span_windows() -
     assert operators(close(statistics)) == {key: (1999, sum(range(2000)), 1, 1999)}
     statistics.add(markers(rows[-1:]))
     assert operators(close(statistics)) == {key: (1, 2000, 2000, 2000)}
+
+
+def test_no_mean_is_made_of_counters_and_of_ends_that_never_came() -> None:
+    statistics = WindowStatistics()
+    counter = 52_871_003
+    timed = [(0, "MatMul", START_NS, START_NS + 700)] * 997
+    others = [
+        (0, "MatMul", START_NS, MAX_U64),
+        (0, "MatMul", counter, counter + 900),
+        (0, "MatMul", counter, START_NS),
+    ]
+    statistics.add(batch_of(ActivityKind.Kernel, [*timed, *others]))
+    window = close(statistics)
+    (row,) = operator_rows(window)
+    assert (row.count, row.mean_ns, row.max_ns) == (997, 700, 700)
+    assert window.untimed == {"Kernel": 3}
 
 
 def test_a_mark_lasts_no_time() -> None:
@@ -214,10 +239,10 @@ def test_markers_without_a_counterpart_are_untimed() -> None:
 @pytest.mark.parametrize("distinct", [8, 3000])
 def test_names_beyond_the_cap_are_summed_under_other_and_counted(distinct: int) -> None:
     statistics = WindowStatistics(name_cap=5)
-    rows = [(number % 2, f"kernel {number}", 1, 11) for number in range(distinct)]
+    rows = [(number % 2, f"kernel {number}", START_NS, START_NS + 10) for number in range(distinct)]
     statistics.add(batch_of(ActivityKind.Kernel, rows))
     statistics.add(batch_of(ActivityKind.Kernel, rows))
-    statistics.add(batch_of(ActivityKind.API, [(0, "an API", 1, 3)]))
+    statistics.add(batch_of(ActivityKind.API, [(0, "an API", START_NS, START_NS + 2)]))
     window = close(statistics)
     assert window.overflow_names == distinct - 5
     rows_by_name = Counter(row.name for row in operator_rows(window))

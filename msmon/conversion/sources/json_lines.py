@@ -21,6 +21,7 @@ from msmon.conversion.sources.marker_joiner import DeviceEvent, HostEvent, Marke
 from msmon.conversion.sources.record_builder import RecordBuilder
 from msmon.conversion.sources.source import Source
 from msmon.records.batch import Batch
+from msmon.records.durations import are_times
 from msmon.records.kinds import INVALID_ID, ActivityKind, CommunicationDataType
 from msmon.records.layout import LAYOUTS
 from msmon.sessions import UNKNOWN_RANK
@@ -116,7 +117,7 @@ class JsonlSource(Source):
         names = batch.records.dtype.names or ()
         for field in {"start_ns", "timestamp_ns", "end_ns"}.intersection(names):
             times = batch.records[field]
-            times = times[(times > 0) & (times <= checked.MAX_TIME_NS)]
+            times = times[are_times(times)]
             if len(times):
                 self.start_ns = min(self.start_ns or _U64, int(times.min()))
                 self.end_ns = max(self.end_ns, int(times.max()))

@@ -21,6 +21,10 @@ class Target(abc.ABC):
     def __init__(self) -> None:
         self.left_out = 0
         """Records that the format has no place for."""
+        self.untimed = 0
+        """Records left out because their times are none (:mod:`msmon.records.durations`)."""
+        self.unmeasured = 0
+        """Records written, but for that reason without a duration."""
 
     @abc.abstractmethod
     def begin(self, source: Source) -> None:

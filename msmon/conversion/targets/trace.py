@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from msmon.conversion.sources.source import Source
-from msmon.conversion.targets.perfetto import PerfettoTrace, TraceProcess
+from msmon.conversion.targets.perfetto import PerfettoTrace
 from msmon.conversion.targets.target import Target
+from msmon.conversion.targets.trace_process import TraceProcess
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.markers import MarkerPairing
@@ -38,7 +39,9 @@ class TraceTarget(Target):
 
     def end(self, source: Source) -> None:
         assert self._process is not None
-        self.left_out += self._process.untimed
+        self._process.finish()
+        self.left_out += self._process.no_place
+        self.untimed += self._process.untimed
 
     def finish(self) -> list[Path]:
         self._trace.close()

@@ -8,7 +8,7 @@ All numbers are drawn from one counter, as viewers take a thread number for glob
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,7 +19,8 @@ MAX_LANES = 64
 """Tracks for overlapping ranges of one place. A forged file could ask for one per range."""
 
 _REMEMBERED_SIBLINGS = 1000
-"""Outermost ranges of a track that are remembered at least. Older ones are hardly overlapped."""
+"""Outermost ranges of a track that are remembered at least. Of older ones only the span is known,
+and a range that begins within it gets another track."""
 
 _PAGE_BITS = 16
 """A page of seen ids has 2^16 bits: 8 KiB."""
@@ -73,10 +74,12 @@ class ProcessTracks:
         """Return the track for a range, the first of ``name`` where it nests.
 
         Viewers draw slices of one track wrongly where they overlap in part. None where the range
-        does so on all of ``MAX_LANES`` tracks.
+        does so on all of ``MAX_LANES`` tracks. Give ranges in the order of their ends, inner ones
+        first; of others some are taken for overlapping that nest.
         """
         lanes = self._lanes.setdefault((device_id, name), [])
-        number = next((place for place, lane in enumerate(lanes) if lane.fits(start_ns)), None)
+        fitting = (place for place, lane in enumerate(lanes) if lane.fits(start_ns, end_ns))
+        number = next(fitting, None)
         if number is None:
             if len(lanes) == MAX_LANES:
                 return None
@@ -84,6 +87,10 @@ class ProcessTracks:
             lanes.append(_Lane())
         lanes[number].put(start_ns, end_ns)
         return self._track(device_id, name if number == 0 else f"{name} ({number + 1})")
+
+    def first_lane(self, device_id: int | None, name: str) -> Track:
+        """Return the track for marks, beside the ranges of ``name`` that don't overlap."""
+        return self._track(device_id, name)
 
     def _track(self, device_id: int | None, name: str) -> Track:
         key = (device_id, name)
@@ -102,28 +109,50 @@ class ProcessTracks:
 
 
 class _Lane:
-    """The ranges of one track. Ranges come in the order of their ends.
+    """The ranges of one track.
 
-    Only the outermost are kept. They don't overlap, so they are in the order of their starts too.
+    Only the outermost are kept. They don't overlap, so starts and ends are both sorted.
     Example: after [1, 2] and [3, 4], the range [0, 5] holds both and takes their place. The range
-    [1.5, 5] would overlap [1, 2] in part, so it does not fit.
+    [1.5, 5] would overlap [1, 2] in part, so it does not fit. What lies within an outermost range
+    does not fit either, as nobody knows any more what else lies in there.
     """
 
     def __init__(self) -> None:
-        self._outermost: list[tuple[int, int]] = []
+        self._starts_ns: list[int] = []
+        self._ends_ns: list[int] = []
+        self._forgotten: tuple[int, int] | None = None
+        """First start and last end of the ranges that are not remembered any more."""
 
-    def fits(self, start_ns: int) -> bool:
-        """Whether a range that ends now overlaps no earlier one partly."""
-        place = bisect_left(self._outermost, (start_ns,))
-        return place == 0 or self._outermost[place - 1][1] <= start_ns
+    def fits(self, start_ns: int, end_ns: int) -> bool:
+        """Whether a range holds or leaves alone every range of the track."""
+        if self._forgotten is not None:
+            first_ns, last_ns = self._forgotten
+            if not (start_ns >= last_ns or end_ns <= first_ns) and not (
+                start_ns <= first_ns and end_ns >= last_ns
+            ):
+                return False
+        begin, end = self._overlapped(start_ns, end_ns)
+        if begin >= end:
+            return True
+        return self._starts_ns[begin] >= start_ns and self._ends_ns[end - 1] <= end_ns
 
     def put(self, start_ns: int, end_ns: int) -> None:
-        """Add a range that fits."""
-        while self._outermost and self._outermost[-1][0] >= start_ns:
-            self._outermost.pop()
-        self._outermost.append((start_ns, end_ns))
-        if len(self._outermost) > 2 * _REMEMBERED_SIBLINGS:
-            del self._outermost[:_REMEMBERED_SIBLINGS]
+        """Add a range that fits, in place of those that it holds."""
+        begin, end = self._overlapped(start_ns, end_ns)
+        self._starts_ns[begin:end] = [start_ns]
+        self._ends_ns[begin:end] = [end_ns]
+        if len(self._starts_ns) > 2 * _REMEMBERED_SIBLINGS:
+            first_ns, last_ns = self._starts_ns[0], self._ends_ns[_REMEMBERED_SIBLINGS - 1]
+            if self._forgotten is not None:
+                first_ns = min(first_ns, self._forgotten[0])
+                last_ns = max(last_ns, self._forgotten[1])
+            self._forgotten = first_ns, last_ns
+            del self._starts_ns[:_REMEMBERED_SIBLINGS]
+            del self._ends_ns[:_REMEMBERED_SIBLINGS]
+
+    def _overlapped(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return from which to before which place ranges have more than an end in common."""
+        return bisect_right(self._ends_ns, start_ns), bisect_left(self._starts_ns, end_ns)
 
 
 class SeenIds:

@@ -9,7 +9,8 @@ from msmon.conversion.sources.source import Source
 from msmon.conversion.targets.scratch import Scratch
 from msmon.conversion.targets.target import Target, require_replaceable
 from msmon.formats.workbook import WorkbookWriter
-from msmon.records.batch import Batch
+from msmon.records.batch import Batch, Column
+from msmon.records.durations import are_spans
 from msmon.records.kinds import ActivityKind
 from msmon.records.markers import MarkerPairing
 
@@ -46,8 +47,11 @@ class WorkbookTarget(Target):
         """Append rows."""
         assert self._book is not None
         if batch.kind is ActivityKind.Marker:
-            self._book.write_markers(self._pairing.add(batch))
+            markers = self._pairing.add(batch)
+            self._count(markers.events)
+            self._book.write_markers(markers)
         else:
+            self._count(batch.records)
             self._book.write(batch)
 
     def end(self, source: Source) -> None:
@@ -55,6 +59,11 @@ class WorkbookTarget(Target):
         assert self._book is not None
         book, self._book = self._book, None
         book.close()
+
+    def _count(self, records: Column) -> None:
+        if "start_ns" in (records.dtype.names or ()):
+            usable = are_spans(records["start_ns"], records["end_ns"])
+            self.unmeasured += len(records) - int(usable.sum())
 
     def finish(self) -> list[Path]:
         self._scratch.remove()

@@ -65,6 +65,15 @@ def constant_or_column(column: Column) -> Cell:
     return int(first) if (column == first).all() else column
 
 
+def finite_or_null(column: Column) -> Column:
+    """Return real numbers (float64) with NaN, which SQLite stores as NULL, for what is not finite.
+
+    JSON and Parquet have no other value for it, and SQLite's infinity breaks sums.
+    """
+    finite: Column = np.where(np.isfinite(column), column, np.nan)
+    return finite
+
+
 def global_tid(process_id: Column, thread_id: Column) -> Column:
     """Return process id in the upper, thread id in the lower 32 bits."""
     joined: Column = (process_id.astype(np.int64) << 32) | thread_id.astype(np.int64)

@@ -16,6 +16,7 @@ from msmon.sinks.sqlite.collectives import CollectiveNumbering, step_number
 from msmon.sinks.sqlite.columns import (
     StringIds,
     constant_or_column,
+    finite_or_null,
     global_tid,
     marker_connection,
     signed_ids,
@@ -283,7 +284,7 @@ class RowBuilder:
             "endNs": records["end_ns"],
             "deviceId": self._devices(records["device_id"]),
             "streamId": signed_ids(records["stream_id"]),
-            "bandwidth": records["bandwidth_gb_per_s"],
+            "bandwidth": finite_or_null(records["bandwidth_gb_per_s"]),
             "name": self.strings.column(batch, records["name"]),
             "groupName": self.strings.column(batch, records["comm_name"]),
         }

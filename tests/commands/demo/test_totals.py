@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fixtures.sink_input import make_batch, make_session
+from fixtures.sink_input import START_NS, make_batch, make_session
 
 from msmon.commands.demo.totals import OperatorTotal, TotalsSink, read_totals
 from msmon.records.kinds import ActivityKind
@@ -13,7 +13,9 @@ from msmon.records.windows import Window
 
 
 def window(durations_ns: list[int], name: str = "MatMul") -> Window:
-    rows = [{"name": name, "start_ns": 1, "end_ns": 1 + length} for length in durations_ns]
+    rows = [
+        {"name": name, "start_ns": START_NS, "end_ns": START_NS + length} for length in durations_ns
+    ]
     statistics = WindowStatistics()
     statistics.add(make_batch(ActivityKind.Kernel, rows))
     return statistics.close(0, 0, 1)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from msmon.conversion.targets import event_order
 from msmon.conversion.targets.perfetto import PerfettoTrace
 from msmon.conversion.targets.tracks import MAX_LANES, SeenIds
 from msmon.records.batch import Batch
-from msmon.records.dtypes import DTYPES
+from msmon.records.dtypes import DTYPES, EVENT_DTYPE
 from msmon.records.kinds import ActivityKind, MarkerFlag
-from msmon.records.markers import MarkerPairing
+from msmon.records.markers import MarkerEvents, MarkerPairing
 from msmon.sessions import ProcessInfo
 
 START_NS = 1_790_000_000_000_000_123
@@ -67,6 +68,18 @@ def ranges(*spans: tuple[int, int]) -> Batch:
             time_ns = START_NS + time_us * 1000
             rows.append({"flag": flag, "id": number, "timestamp_ns": time_ns, "name": 1, **place})
     return batch(Marker, sorted(rows, key=lambda row: row["timestamp_ns"]), "range")
+
+
+def events(*spans_us: tuple[int, int]) -> MarkerEvents:
+    """Finished ranges, in this order."""
+    rows = np.zeros(len(spans_us), EVENT_DTYPE)
+    for number, (start_us, end_us) in enumerate(spans_us):
+        times = (START_NS + start_us * 1000, START_NS + end_us * 1000)
+        for field, value in zip(
+            ("id", "start_ns", "end_ns", "thread_id"), (number + 1, *times, 10)
+        ):
+            rows[field][number] = value
+    return MarkerEvents(rows, ("",))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -141,7 +154,80 @@ def test_ranges_that_overlap_too_many_others_are_counted_instead_of_drawn(tmp_pa
     tracks = slices_by_track(load(tmp_path / "trace.json"))
     assert len(tracks) == MAX_LANES
     assert sum(map(len, tracks.values())) == MAX_LANES + 1
-    assert process.untimed == 10
+    assert (process.no_place, process.untimed) == (10, 0)
+
+
+def nests(spans: list[tuple[int, int]]) -> bool:
+    open_ends: list[int] = []
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and end > open_ends[-1]:
+            return False
+        open_ends.append(end)
+    return True
+
+
+@pytest.mark.parametrize("held", [20, 1 << 16])
+def test_ranges_in_any_order_never_overlap_in_part_on_a_track(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(event_order, "HELD_EVENTS", held)
+    random = np.random.default_rng(5)
+    spans = [
+        (start, start + length) for start, length in random.integers(1, 900, (2000, 2)).tolist()
+    ]
+    trace = PerfettoTrace(tmp_path / "trace.json")
+    process = trace.process(ProcessInfo("h", 1, 1))
+    for first in range(0, len(spans), 150):
+        process.write_markers(events(*spans[first : first + 150]))
+    trace.close()
+    tracks = slices_by_track(load(tmp_path / "trace.json"))
+    drawn = [
+        [(int(item["ts"]), int(item["ts"] + item["dur"])) for item in track]
+        for track in tracks.values()
+    ]
+    assert all(nests(track) for track in drawn)
+    assert sum(map(len, drawn)) == len(spans) - process.no_place
+
+
+def test_ranges_that_nest_share_a_track_whatever_their_order(tmp_path: Path) -> None:
+    trace = PerfettoTrace(tmp_path / "trace.json")
+    process = trace.process(ProcessInfo("h", 1, 1))
+    nested = [(step * 100, step * 100 + 90) for step in range(500)]
+    nested += [(start + 10 * part, start + 10 * part + 8) for start, _ in nested for part in (1, 4)]
+    nested += [(0, 50_000)]
+    np.random.default_rng(6).shuffle(nested)
+    for first in range(0, len(nested), 100):
+        process.write_markers(events(*nested[first : first + 100]))
+    trace.close()
+    (track,) = slices_by_track(load(tmp_path / "trace.json")).values()
+    assert len(track) == len(nested)
+
+
+def test_an_early_counter_costs_its_own_record_only(tmp_path: Path) -> None:
+    trace = PerfettoTrace(tmp_path / "trace.json")
+    process = trace.process(ProcessInfo("h", 1, 1))
+    process.write(batch(Kernel, [{"start_ns": 5_000_000, "end_ns": 5_000_900}]))
+    rows = [{"start_ns": START_NS + at, "end_ns": START_NS + at + 9} for at in range(0, 10_000, 10)]
+    rows[7]["end_ns"] = 2**64 - 1
+    process.write(batch(Kernel, rows))
+    trace.close()
+    (track,) = slices_by_track(load(tmp_path / "trace.json")).values()
+    assert (len(track), process.untimed) == (999, 2)
+
+
+def test_a_first_record_of_a_wrong_clock_leaves_the_others_exact(tmp_path: Path) -> None:
+    trace = PerfettoTrace(tmp_path / "trace.json")
+    process = trace.process(ProcessInfo("h", 1, 1))
+    years_ns = 12 * 365 * 86_400 * 10**9
+    starts = [START_NS - years_ns, START_NS, START_NS + 1]
+    process.write(batch(Kernel, [{"start_ns": start, "end_ns": start + 1} for start in starts]))
+    trace.close()
+    document = load(tmp_path / "trace.json")
+    (track,) = slices_by_track(document).values()
+    base_ns = int(document["otherData"]["base_ns"])
+    assert [base_ns + int(item["ts"] * 1000) for item in track] == starts
 
 
 def test_arrows_lead_from_each_call_to_its_kernel(two_ranks: dict[str, Any]) -> None:
@@ -192,9 +278,9 @@ def test_every_kind_can_be_drawn_and_what_has_no_time_is_counted(tmp_path: Path)
         if kind is ActivityKind.Hccl:
             row["bandwidth_gb_per_s"] = float("nan")
         process.write(batch(kind, [row]))
-    assert process.untimed == 1
+    assert (process.no_place, process.untimed) == (1, 0)
     process.write(batch(Kernel, [{"start_ns": 5, "end_ns": 6}, {"start_ns": START_NS}]))
-    assert process.untimed == 3
+    assert (process.no_place, process.untimed) == (1, 2)
     trace.close()
     text = (tmp_path / "trace.json").read_text()
     assert "NaN" not in text

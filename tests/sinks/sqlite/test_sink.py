@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -153,14 +154,20 @@ def test_other_kinds_have_tables(
         batch(ActivityKind.MemCpy, [{**device, "copy_kind": 2, "size_bytes": 64, "is_async": 1}]),
         batch(ActivityKind.MemSet, [{**device, "value": 3, "size_bytes": 32}]),
         batch(ActivityKind.Memory, [{**device, "address": 2**64 - 1, "size_bytes": 16}]),
-        batch(ActivityKind.Hccl, [{**device, "bandwidth_gb_per_s": 1.5, "name": "send"}]),
+        batch(
+            ActivityKind.Hccl,
+            [
+                {**device, "bandwidth_gb_per_s": speed, "name": "send"}
+                for speed in (1.5, math.inf, -math.inf, math.nan)
+            ],
+        ),
         batch(ActivityKind.ExternalCorrelation, [{"external_id": 4, "correlation_id": 5}]),
     )
     copy = "SELECT size, memcpyOperation, streamId FROM MEMCPY_INFO JOIN TASK USING (globalTaskId)"
     assert query(path, copy) == [(64, 1, -1)]
     assert query(path, "SELECT size, value FROM MSMON_MEMSET") == [(32, 3)]
     assert query(path, "SELECT address, size FROM MSMON_MEMORY") == [(-1, 16)]
-    assert query(path, "SELECT bandwidth FROM MSMON_HCCL") == [(1.5,)]
+    assert query(path, "SELECT bandwidth FROM MSMON_HCCL") == [(1.5,), (None,), (None,), (None,)]
     assert query(path, "SELECT * FROM MSMON_EXTERNAL_CORRELATION") == [(0, 4, 5)]
 
 
