@@ -28,7 +28,12 @@ from msmon.ffi.mspti import Mspti
 from msmon.ffi.prototypes import FUNCTIONS
 from msmon.records.kinds import ActivityKind
 
-pytest_plugins = ["fixtures.waiting", "fixtures.running_daemon", "fixtures.sink_input"]
+pytest_plugins = [
+    "fixtures.waiting",
+    "fixtures.running_daemon",
+    "fixtures.sink_input",
+    "fixtures.one_rank_job",
+]
 
 _BUILD = Path(__file__).parent / "native" / "build.py"
 

@@ -62,7 +62,7 @@ def status_row(
         received=counts.received,
         kept=counts.kept,
         untimed=counts.untimed,
-        drops=_drops(counts.drops, outputs.drops(session_id) if stream else {}),
+        drops=_drops(counts.drops, *((stream.drops, outputs.drops(session_id)) if stream else ())),
         files=list(outputs.files(session_id)) if stream else [],
         last_seen_s=round(silent_s, 3),
         step=status.step,
@@ -79,9 +79,12 @@ def status_row(
     return row if peer.may_command(process.peer) else _for_strangers(row)
 
 
-def _drops(of_agent: Drops, of_outputs: Drops) -> Drops:
-    """Return the drops of both. Stages of an agent's invention don't make the row too long."""
-    return merged_drops(with_known_stages(of_agent), with_known_stages(of_outputs))
+def _drops(*parts: Drops) -> Drops:
+    """Return the drops of agent, daemon and outputs together.
+
+    Stages of an agent's invention don't make the row too long.
+    """
+    return merged_drops(*map(with_known_stages, parts))
 
 
 def _step_age_s(status: Status, silent_s: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
@@ -12,7 +12,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.registry import Process
 from msmon.errors import CommandRefused
-from msmon.sessions import SessionInfo
+from msmon.sessions import Drops, SessionInfo
 
 MAX_ID_CHARACTERS = 48
 """An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
@@ -35,6 +35,8 @@ class Stream:
     opened: OpenAnswer | None = None
     """Files that it writes, or why its export can't be opened; None: not known yet."""
     problem: str = ""
+    drops: Drops = field(default_factory=dict)
+    """Records that the daemon could not pass on, per stage."""
     closed: bool = False
     lost: bool = False
     """Closed by the daemon, because the process vanished."""

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from msmon.bounds import added
 from msmon.bus.messages import (
     GapReport,
     Message,
@@ -26,14 +27,14 @@ from msmon.bus.messages import (
 )
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.outputs.delivery import Closing
+from msmon.daemon.outputs.delivery import Closing, GapDelivery
 from msmon.daemon.outputs.from_wire import delivery_of
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Life, Process
 from msmon.daemon.stream import Stream, daemon_id, owner_of, writes_anywhere
 from msmon.errors import CommandRefused, MsmonError
-from msmon.sessions import MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import MonitorSettings, SessionEnd, SessionInfo, merged_drops
 
 _log = logging.getLogger(__name__)
 
@@ -188,7 +189,11 @@ class Streams:
         if isinstance(message, SessionClosed):
             stream.closed, stream.closed_s = True, time.monotonic()
         renamed = dataclasses.replace(message, session_id=stream.session.session_id)  # type: ignore[call-arg]
-        self._outputs.put(delivery_of(renamed, tuple(payload)))
+        delivery = delivery_of(renamed, tuple(payload))
+        if isinstance(delivery, GapDelivery) and not isinstance(message, GapReport):
+            lost = added(*(delivery.gap.records or {}).values())
+            stream.drops = merged_drops(stream.drops, {delivery.gap.stage: lost})
+        self._outputs.put(delivery)
 
     def committed(self, session_id: str, seq: int) -> None:
         """Note that everything up to ``seq`` is safe, and tell the agent."""

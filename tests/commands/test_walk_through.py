@@ -5,29 +5,14 @@ The main way itself is the walk-through of the README; tests/docs runs it.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from job import Job, wait_for
 
 from msmon.bus.rows import StatusRow
-
-
-@pytest.fixture
-def job() -> Iterator[Job]:
-    """A job of one rank; nothing runs yet."""
-    directory = Path(tempfile.mkdtemp(prefix="msmon-")).resolve()
-    with Job(directory, 1, "step_ms=40") as started:
-        started.daemon_options = ("--heartbeat-s", "0.2")
-        yield started
-    # a killed daemon's output processes may still be at work there
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

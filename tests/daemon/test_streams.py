@@ -238,7 +238,16 @@ def test_a_window_with_too_many_rows_is_a_gap(setting, payload):
     process = setting.process()
     setting.take(process, opened())
     setting.streams.take(process, window(2), payload)
-    assert setting.outputs.calls[-1].gap.records == {"Kernel": 3}
+    gap = setting.outputs.calls[-1].gap
+    assert (gap.records, gap.reason) == ({}, "a window of statistics has too many rows")
+
+
+def test_records_of_an_unknown_kind_are_counted_as_dropped(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.take(process, Records("s", 2, kind=999, count=3), (bytes(30), b""))
+    assert setting.outputs.calls[-1].gap.records == {"kind 999": 3}
+    assert setting.streams.get(setting.streams.id_of(process, "s")).drops == {"decode": 3}
 
 
 def test_ended_sessions_make_room_for_new_ones_of_their_owner(setting):

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,17 +30,6 @@ SLEEP = """#!/bin/sh
 # instead of a fixed time: until the job is registered
 until msmon status --rank 0 >/dev/null 2>&1; do :; done
 """
-
-
-@pytest.fixture
-def job() -> Iterator[Job]:
-    """Daemon and job in a directory whose path is short enough for a socket."""
-    directory = Path(tempfile.mkdtemp(prefix="msmon-")).resolve()
-    with Job(directory, 1, "step_ms=40") as started:
-        started.daemon_options = ("--heartbeat-s", "0.2")
-        yield started
-    # a killed daemon's output processes may still be at work there
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
+from msmon.bounds import added
 from msmon.daemon.outputs.export_roots import require_closed
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
@@ -23,6 +24,13 @@ from msmon.sinks.exports import require_below, resolve_export
 
 BASE_BYTES = 256
 """What a delivery without payload counts as in a queue."""
+
+KIND_BYTES = 128
+"""What each kind that a gap names counts as in a queue."""
+
+MAX_KINDS = 63
+OTHER_KINDS = "other"
+"""A gap names so many kinds; the records of all further ones are counted under this name."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class WindowDelivery(_InSession):
 
 @dataclass(frozen=True)
 class GapDelivery(_InSession):
-    """Records were lost. ``found_here``: by this output, so no earlier daemon wrote it."""
+    """Records were lost. ``found_here``: this output found that numbers are missing."""
 
     gap: Gap
     found_here: bool = False
@@ -131,14 +139,42 @@ class Skipped(_InSession):
     """Keeps the place of a delivery that the sink does not want, or that was dropped and counted.
 
     So the sequence numbers stay without holes. It may stand for many in a row, from
-    ``first_seq`` to ``seq``.
+    ``first_seq`` to ``seq``. The gap is written with the last of these numbers. So a commit
+    holds both or neither: what a gap tells of never comes again.
     """
 
     first_seq: int = 0
     """0: only ``seq``."""
+    gap: Gap | None = None
+    """What was lost at these places; None: nothing."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts as in a queue."""
+        return BASE_BYTES + KIND_BYTES * len(self.gap.records or ()) if self.gap else BASE_BYTES
 
     def apply(self, sink: Sink) -> None:
-        """Do nothing."""
+        """Write the gap, if there is one."""
+        if self.gap is not None:
+            sink.write_gap(self.session_id, self.seq, self.gap)
+
+    def joined(self, following: Skipped) -> Skipped:
+        """Return what stands for both."""
+        gap = self.gap or following.gap
+        if self.gap is not None and following.gap is not None:
+            gap = _joined_gaps(self.gap, following.gap)
+        return Skipped(self.session_id, following.seq, self.first_seq or self.seq, gap)
+
+
+def _joined_gaps(first: Gap, second: Gap) -> Gap:
+    """Return one gap for both, with the stage and the reason of the first."""
+    lost = dict(first.records or {})
+    for kind, count in (second.records or {}).items():
+        name = kind if kind in lost or len(lost) < MAX_KINDS else OTHER_KINDS
+        lost[name] = added(lost.get(name, 0), count)
+    unknown = first.records is None and second.records is None
+    end_ns = max(first.end_ns, second.end_ns)
+    return Gap(first.stage, first.start_ns, end_ns, None if unknown else lost, first.reason)
 
 
 Delivery = Union[BatchDelivery, WindowDelivery, GapDelivery, NoteDelivery, Closing, Skipped]

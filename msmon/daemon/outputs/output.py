@@ -233,9 +233,7 @@ class Output(SessionQueue):
         with self.changed:
             for session in self.sessions.values():
                 for delivery in (*session.handed, *session.waiting):
-                    session.count_drop(
-                        delivery, DropStage.DISK, "not written before the daemon ended"
-                    )
+                    session.dropped(delivery, DropStage.DISK, "not written before the daemon ended")
         self._close_host()
 
     def _close_host(self) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Union
 
-from msmon.bounds import added
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import (
     Closing,
@@ -23,10 +22,6 @@ from msmon.sinks.base import SessionOutput
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
-
-MAX_KINDS = 63
-OTHER_KINDS = "other"
-"""A gap names so many kinds; the records of all further ones are counted under this name."""
 
 OpenAnswer = Union["tuple[str, ...]", MsmonError]
 """The files of a session, or why it could not be opened."""
@@ -80,8 +75,6 @@ class OutputSession:
     """When the end arrived that is still to be written; 0: none did."""
     drops: Drops = field(default_factory=dict)
     """Records dropped here, per stage."""
-    gap: Gap | None = None
-    """What was dropped and is not noted in the output yet."""
     scheduled: bool = False
     """Whether the queue has it among those that are to be looked at."""
 
@@ -111,13 +104,13 @@ class OutputSession:
         self.taken_seq = max(self.taken_seq, delivery.seq)
         self.closing_at_s = time.monotonic() if isinstance(delivery, Closing) else 0.0
         last = self.waiting[-1] if self.waiting else None
+        before_bytes = self.size_bytes
         if isinstance(delivery, Skipped) and isinstance(last, Skipped):
-            first_seq = last.first_seq or last.seq
-            self.waiting[-1] = Skipped(self.id, delivery.seq, first_seq)
-            return 0
+            delivery = last.joined(delivery)
+            self.size_bytes -= self.waiting.pop().size_bytes
         self.waiting.append(delivery)
         self.size_bytes += delivery.size_bytes
-        return delivery.size_bytes
+        return self.size_bytes - before_bytes
 
     def opened(self, opened: SessionOutput, generation: int) -> None:
         """The sink, made anew ``generation`` times, has the session open."""
@@ -134,43 +127,47 @@ class OutputSession:
 
         An end is given in any case: the sink may have to close its files once more.
         """
-        found_here = isinstance(delivery, GapDelivery) and delivery.found_here
-        return found_here or isinstance(delivery, Closing) or delivery.seq > self.written_seq
+        return isinstance(delivery, Closing) or delivery.seq > self.written_seq
 
     def take_next(self) -> Delivery | None:
         """Return what the sink is to be given next, None: nothing for now.
 
-        A gap goes first where records were dropped. So it does where numbers are missing between
-        what the sink has and what waits: an earlier daemon ended before it wrote them.
+        A gap goes first where numbers are missing between what the sink has and what waits: an
+        earlier daemon ended before it wrote them.
         """
         if not self.waiting or self.at_its_end:
             return None
         following = self.waiting[0]
-        gap, self.gap = self.gap, None
         begins_seq = following.seq
         if isinstance(following, Skipped) and following.first_seq:
             begins_seq = following.first_seq
-        if gap is None and self.handed_seq and begins_seq > self.handed_seq + 1:
+        if self.handed_seq and begins_seq > self.handed_seq + 1:
             now_ns = time.time_ns()
-            gap = Gap(
-                DropStage.SINK, now_ns, now_ns, None, "the daemon ended before it could write"
-            )
-        if gap is not None:
-            found = GapDelivery(self.id, following.seq - 1, gap, found_here=True)
-            self.waiting.appendleft(found)
-            self.handed_seq = found.seq
+            reason = "the daemon ended before it could write"
+            gap = Gap(DropStage.SINK, now_ns, now_ns, None, reason)
+            self.waiting.appendleft(GapDelivery(self.id, begins_seq - 1, gap, found_here=True))
+            self.handed_seq = begins_seq - 1
         return self.waiting[0]
 
-    def handed_over(self, delivery: Delivery, instead: Delivery | None = None) -> None:
-        """Note that the sink has taken the first of ``waiting``.
-
-        ``instead``: what keeps its place where the sink could not write it at all.
-        """
-        self.waiting.popleft()
-        if instead is not None:
-            self.size_bytes += instead.size_bytes - delivery.size_bytes
-        self.handed.append(instead or delivery)
+    def handed_over(self, delivery: Delivery) -> None:
+        """Note that the sink has taken the first of ``waiting``."""
+        self.handed.append(self.waiting.popleft())
         self.handed_seq = max(self.handed_seq, delivery.seq)
+
+    def drop_first(self, stage: DropStage, reason: str) -> int:
+        """Drop the first of ``waiting``: the sink can't write it. Returns by how much less is held.
+
+        A gap takes its place. If the sink can't write that either, nothing but the place is left.
+        """
+        first = self.waiting.popleft()
+        self.waiting.appendleft(
+            Skipped(self.id, first.seq, first.first_seq)
+            if isinstance(first, Skipped)
+            else self.dropped(first, stage, reason)
+        )
+        less_bytes = first.size_bytes - self.waiting[0].size_bytes
+        self.size_bytes -= less_bytes
+        return less_bytes
 
     def take_back(self) -> None:
         """Have all given again that the sink took since the last commit: it has forgotten it."""
@@ -192,56 +189,41 @@ class OutputSession:
                 self.closing_at_s = 0.0
         return released
 
-    def give_up(self, stage: DropStage | str, reason: str) -> int:
+    def give_up(self, stage: DropStage, reason: str) -> int:
         """Drop and count everything that is not durable; returns by how many bytes less is held.
 
-        The end of a session whose files exist stays. When the output works again, the gap and
-        the end get into the files, so they tell what they lack.
+        The end of a session whose files exist stays, with the gap before it. When the output
+        works again, both get into the files, so they tell what they lack.
         """
         pending = [*self.handed, *self.waiting]
-        for delivery in pending:
-            self.count_drop(delivery, stage, reason)
-            if isinstance(delivery, GapDelivery):
-                self.extend_gap(delivery.gap)
         self.handed.clear()
         self.waiting.clear()
-        if pending and isinstance(pending[-1], Closing) and self.was_open:
-            self.waiting.append(pending[-1])
-        else:
-            self.block = None
+        before_bytes, self.size_bytes = self.size_bytes, 0
+        for delivery in pending:
+            kept = isinstance(delivery, Closing) and delivery is pending[-1]
+            self.append(delivery if kept else self.dropped(delivery, stage, reason))
+        if not self.was_open or not pending or not isinstance(pending[-1], Closing):
+            self.waiting.clear()
+            self.block, self.size_bytes = None, 0
         self.generation, self.handed_seq, self.closing_at_s = -1, 0, 0.0
         self.safe_seq = self.taken_seq
-        before_bytes = self.size_bytes
-        self.size_bytes = sum(delivery.size_bytes for delivery in self.waiting)
         return before_bytes - self.size_bytes
 
-    def count_drop(self, delivery: Delivery, stage: DropStage | str, reason: str) -> None:
-        """Count the records of a dropped batch, and extend the gap to be written."""
-        records = kind_and_count(delivery)
-        if records is None:
-            return
-        kind, count = records
-        self.lose({kind: count}, stage, reason)
+    def dropped(self, delivery: Delivery, stage: DropStage, reason: str) -> Skipped:
+        """Count a delivery that is not written; returns what keeps its place and tells of it.
 
-    def extend_gap(self, gap: Gap) -> None:
-        """Add a gap that found no room in the queue to the next one that is written.
-
-        Its records are not counted here: they were counted where they were lost.
+        The records that a gap names are not counted here: they were counted where they were lost.
         """
-        drops, self.drops = self.drops, {}
-        self.lose(gap.records or {}, gap.stage, gap.reason)
-        self.drops = drops
-
-    def lose(self, records: Mapping[str, int], stage: DropStage | str, reason: str) -> None:
-        """Count lost records per kind, and extend the gap to be written."""
-        self.drops = merged_drops(self.drops, {stage: added(*records.values())})
-        now_ns = time.time_ns()
-        gap = self.gap or Gap(stage, now_ns, now_ns, {}, reason)
-        lost = dict(gap.records or {})
-        for kind, count in records.items():
-            name = kind if kind in lost or len(lost) < MAX_KINDS else OTHER_KINDS
-            lost[name] = added(lost.get(name, 0), count)
-        self.gap = Gap(gap.stage, gap.start_ns, now_ns, lost, gap.reason)
+        if isinstance(delivery, Skipped):
+            return delivery
+        gap = delivery.gap if isinstance(delivery, GapDelivery) else None
+        records = kind_and_count(delivery)
+        if records is not None:
+            kind, count = records
+            self.drops = merged_drops(self.drops, {stage: count})
+            now_ns = time.time_ns()
+            gap = Gap(stage, now_ns, now_ns, {kind: count}, reason)
+        return Skipped(self.id, delivery.seq, gap=gap)
 
 
 def skipped(delivery: Delivery) -> Skipped:

@@ -23,7 +23,6 @@ from msmon.daemon.outputs.delivery import (
     BatchDelivery,
     Closing,
     Delivery,
-    GapDelivery,
 )
 from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession, skipped
 from msmon.sessions import Drops, DropStage, SessionInfo
@@ -139,10 +138,7 @@ class SessionQueue(abc.ABC):
             return delivery
         else:
             reason = f"{session.owner.name} has used up its share of the queues"
-        session.count_drop(delivery, stage, reason)
-        if isinstance(delivery, GapDelivery) and delivery.gap.records is not None:
-            session.extend_gap(delivery.gap)
-        return skipped(delivery)
+        return session.dropped(delivery, stage, reason)
 
     def _has_share(self, session: OutputSession, delivery: Delivery) -> bool:
         if self.owner is None:

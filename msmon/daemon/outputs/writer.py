@@ -29,7 +29,6 @@ from msmon.daemon.outputs.output_session import (
     Block,
     OpenAnswer,
     OutputSession,
-    skipped,
 )
 from msmon.daemon.outputs.session_queue import SessionQueue
 from msmon.daemon.outputs.stored_progress import ProgressDirectory
@@ -193,9 +192,9 @@ class SessionWriter:
 
     def _give(self, session: OutputSession, delivery: Delivery) -> None:
         """Give one delivery to the sink. Raises SinkError or OSError."""
-        instead: Delivery | None = None
+        only_a_place = isinstance(delivery, Skipped) and delivery.gap is None
         try:
-            if session.is_new(delivery) and not isinstance(delivery, Skipped):
+            if session.is_new(delivery) and not only_a_place:
                 self._host.ask(delivery)
         except (SinkError, OSError):
             raise
@@ -207,13 +206,12 @@ class SessionWriter:
                 error,
                 extra=_owner(session),
             )
-            instead = skipped(delivery)
             with self._changed:
                 stage = DropStage.DECODE if isinstance(error, ValueError) else DropStage.DISK
-                session.count_drop(delivery, stage, str(error))
-                self._queue.hold(session, instead.size_bytes - delivery.size_bytes)
+                self._queue.hold(session, -session.drop_first(stage, str(error)))
+            return
         with self._changed:
-            session.handed_over(delivery, instead)
+            session.handed_over(delivery)
         self._uncommitted_bytes += delivery.size_bytes
         if self.commit_at_s is None:
             self.commit_at_s = time.monotonic() + COMMIT_INTERVAL_S

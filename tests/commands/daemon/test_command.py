@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,16 @@ from msmon.commands.daemon.command import listen_url, main, parse_listen
 from msmon.errors import BusError, MsmonError, UsageError
 
 DEADLINE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Take back what ``main`` does to the log of this process: its stream ends with the test."""
+    logger = logging.getLogger("msmon")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 class Daemons:

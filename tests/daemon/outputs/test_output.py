@@ -20,13 +20,19 @@ from msmon.bus.rows import DaemonRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.shares import LIMITS, Resource, Shares
 from msmon.daemon.outputs import writer
-from msmon.daemon.outputs.delivery import BASE_BYTES, BatchDelivery, Closing, NoteDelivery
+from msmon.daemon.outputs.delivery import (
+    BASE_BYTES,
+    BatchDelivery,
+    Closing,
+    NoteDelivery,
+    Skipped,
+)
 from msmon.daemon.outputs.output import Output
-from msmon.daemon.outputs.output_session import OpenAnswer
+from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
-from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sessions import DropStage, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.sqlite.sink import SqliteSink
 
@@ -184,6 +190,26 @@ def test_a_full_queue_drops_counts_and_writes_a_gap(
     assert 500 * len(written) + dropped == 5000
     assert {gap.stage for gap in gaps} == {"sink"}
     assert sum((gap.records or {})["Kernel"] for gap in gaps) == dropped
+
+
+def test_a_gap_and_the_places_that_it_stands_for_are_committed_together(
+    kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    """A daemon killed between two commits must not get records again that a gap calls lost."""
+    queued = OutputSession(session(tmp_path), Owner("uid 1"), None)
+    for seq in (2, 6):
+        queued.append(records(kernels(10), seq))
+        if seq == 2:
+            for lost_seq in (3, 4, 5):
+                delivery = records(kernels(10), lost_seq)
+                queued.append(queued.dropped(delivery, DropStage.SINK, "full"))
+    taken = []
+    while (delivery := queued.take_next()) is not None:
+        gap = delivery.gap.records if isinstance(delivery, Skipped) and delivery.gap else None
+        taken.append((delivery.seq, gap))
+        queued.handed_over(delivery)
+    assert taken == [(2, None), (5, {"Kernel": 30}), (6, None)]
+    assert queued.drops == {"sink": 30}
 
 
 def test_what_was_given_up_is_told_in_the_output_once_it_works_again(

@@ -196,7 +196,11 @@ def test_the_data_of_a_tcp_key_goes_only_where_nobody_but_the_daemon_may_write(
 
 
 def test_a_place_that_was_opened_to_others_is_refused_to_a_tcp_key_at_the_next_opening(
-    daemon: Daemon, place: Path, session: Any, caplog: pytest.LogCaptureFixture
+    daemon: Daemon,
+    place: Path,
+    session: Any,
+    caplog: pytest.LogCaptureFixture,
+    wait_for: Callable[..., Any],
 ) -> None:
     key = Owner("key olga")
     assert daemon.check(place / "olga", key) == str(place / "olga")
@@ -204,6 +208,7 @@ def test_a_place_that_was_opened_to_others_is_refused_to_a_tcp_key_at_the_next_o
     refused = daemon.open(session(place / "olga"), key)
     assert isinstance(refused, SinkError)
     assert f"{place} can be changed by other users" in refused.message
+    wait_for(lambda: caplog.records, "a line in the log, which is written after the answer")
     assert [record.owner for record in caplog.records] == [key.name]
     assert not (place / "olga").exists()
 
