@@ -32,6 +32,10 @@ SESSION_END_LIMIT_S = 0.7
 FLUSH_LIMIT_S = 0.3
 """How long it may be held up to send what is left."""
 
+MSPTI_LIMIT_S = 5.0
+"""How long it may be held up by a call into MSPTI that has not returned. The job would crash if
+it ended within the call. ``msptiUnsubscribe`` takes 1 s and more with some drivers."""
+
 
 class Agent:
     """The agent of one process. Its parts have the state; each says which thread writes it.
@@ -99,18 +103,26 @@ class Agent:
         """Keep for the next heartbeat what the framework says of a trace of its own."""
         self._framework_trace = trace
 
-    def shut_down(self) -> None:
+    def shut_down(self, at_exit: bool = False) -> None:
         """End both threads; a running session is ended and sent, in bounded time.
 
         A trace that runs is closed first and written, which takes as long as it takes.
+        ``at_exit``: the process ends too, so no call into MSPTI may be left running.
         """
         self._tracer.end_early()
         busy = self._collector.busy
-        self._collector.shut_down()
+        self._collector.shut_down(at_exit)
         ended = self._collector.join(SESSION_END_LIMIT_S if busy else FLUSH_LIMIT_S)
+        if at_exit and not ended:
+            self.leave_mspti()
+            ended = self._collector.join(0.0)
         self._link.shut_down(FLUSH_LIMIT_S)
         if self._link.join(2 * FLUSH_LIMIT_S) and ended:
             self._notices.close()
+
+    def leave_mspti(self) -> None:
+        """Wait until no call into MSPTI runs, since the process ends; see ``MSPTI_LIMIT_S``."""
+        self._collector.leave_mspti(MSPTI_LIMIT_S)
 
     def _hello(self) -> Hello:
         self._identity = process.with_framework(self._identity)

@@ -36,6 +36,8 @@ STUCK_AFTER_S = 3.0
 _MAX_FAILURES = 10
 """A session ends after this many ticks in a row that failed for an unforeseen reason."""
 
+_LEAVING_POLL_S = 0.02
+
 _HALF_DONE = (ProcessState.STARTING, ProcessState.STOPPING)
 """A failure in these leaves a session that can't go on."""
 
@@ -45,6 +47,8 @@ class Note(enum.Enum):
 
     PAUSE_CHANGED = "pause changed"
     END = "end"
+    EXIT = "exit"
+    """As END, and the process ends too."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +108,29 @@ class Collector:
         """Have the thread look at what the pause for a trace has become; returns at once."""
         self._inbox.put(Note.PAUSE_CHANGED)
 
-    def shut_down(self) -> None:
-        """Have the thread end its session and itself; returns at once."""
-        self._inbox.put(Note.END)
+    def shut_down(self, at_exit: bool = False) -> None:
+        """Have the thread end its session and itself; returns at once.
+
+        ``at_exit``: the process ends too; see :meth:`Recorder.ending_with_process`.
+        """
+        self._inbox.put(Note.EXIT if at_exit else Note.END)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; False when it is still there."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def leave_mspti(self, timeout_s: float) -> None:
+        """Wait until the thread has left MSPTI; after ``timeout_s``, forbid it to enter again.
+
+        To be called after :meth:`shut_down`, where the process is about to end. MSPTI's static
+        destructors take away what a call uses, so a process that ends within one crashes.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            if self._monitoring.calls_are_over or self.join(_LEAVING_POLL_S):
+                return
+        self._monitoring.forbid_calls()
 
     @property
     def busy(self) -> bool:
@@ -148,9 +167,9 @@ class Collector:
         except queue.Empty:
             self._monitoring.tick()
         else:
-            if item is Note.END:
+            if item in (Note.END, Note.EXIT):
                 self._ended = True
-                self._monitoring.end("exit")
+                self._monitoring.end("exit", at_exit=item is Note.EXIT)
             elif item is Note.PAUSE_CHANGED:
                 self._monitoring.follow_pause()
             elif isinstance(item, PendingCommand) and item.begin():

@@ -32,6 +32,8 @@ _steps = StepCounter()
 _watch: ImportWatch | None = None
 _agent: Agent | None = None
 _starting = threading.Lock()
+_former: list[Agent] = []
+"""Agents that :func:`shutdown` has ended. A call into MSPTI may have outlived its limit."""
 _left_to_parent: list[Agent] = []
 """In a forked child: the parent's agent, kept so that nothing of it is ever finalised."""
 
@@ -145,7 +147,18 @@ def shutdown() -> None:
     global _agent
     agent, _agent = _agent, None
     if agent is not None:
+        _former.append(agent)
         agent.shut_down()
+
+
+def _at_exit() -> None:
+    """End the agent because the process ends, and leave no call into MSPTI running."""
+    global _agent
+    agent, _agent = _agent, None
+    for former in _former:
+        former.leave_mspti()
+    if agent is not None:
+        agent.shut_down(at_exit=True)
 
 
 def _start(known: dict[str, Any]) -> None:
@@ -167,14 +180,16 @@ def _start(known: dict[str, Any]) -> None:
             holder.announce_traces(lambda: agent.trace_holder)
             watch_steps()
             # as late as possible: hooks run in reverse, and the framework must still be there
-            atexit.unregister(shutdown)
-            atexit.register(shutdown)
+            atexit.unregister(_at_exit)
+            atexit.register(_at_exit)
 
 
 def _drop_in_child() -> None:
     """Forget the parent's agent: its threads are not here, its sockets are not ours."""
     global _agent, _starting
     _starting = threading.Lock()
+    _left_to_parent.extend(_former)
+    _former.clear()
     if _agent is not None:
         _left_to_parent.append(_agent)
         _agent = None

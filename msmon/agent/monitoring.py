@@ -27,7 +27,8 @@ from msmon.sessions import Counts, MonitorSettings
 class Monitoring:
     """The session of this process, and the recorder that sessions share.
 
-    Written by the collector's thread. ``phase`` and ``call_in_progress`` may be read from any.
+    Written by the collector's thread, except ``_calls_forbidden``. ``phase`` and
+    ``call_in_progress`` may be read from any.
     ``on_phase`` is called where a phase begins that may last, so that others hear of it.
     """
 
@@ -54,6 +55,8 @@ class Monitoring:
         self._pause = pause
         self._on_phase = on_phase
         self._loading: MsptiCall | None = None
+        self._calls_forbidden = False
+        """Set by the thread that ends the process."""
         self._recorder: Recorder | None = None
 
     @property
@@ -61,6 +64,20 @@ class Monitoring:
         """The call into MSPTI or the loader that has not returned yet; for any thread."""
         recorder = self._recorder
         return self._loading or (recorder.call_in_progress if recorder else None)
+
+    def forbid_calls(self) -> None:
+        """Let no further call into MSPTI begin, because the process ends; for any thread."""
+        self._calls_forbidden = True  # before the look: else a recorder made now would be missed
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.forbid_calls()
+
+    @property
+    def calls_are_over(self) -> bool:
+        """Whether no call into MSPTI or the loader runs and none can begin; for any thread."""
+        recorder = self._recorder
+        over = recorder.calls_are_over if recorder is not None else self._calls_forbidden
+        return over and self._loading is None
 
     def look_for_library(self) -> None:
         """Find out which MSPTI library there is, before anybody asks for monitoring."""
@@ -164,13 +181,16 @@ class Monitoring:
         else:
             self.phase = ProcessState.MONITORING
 
-    def end(self, reason: str) -> None:
-        """End the session, if there is one, and deliver all that it holds."""
+    def end(self, reason: str, at_exit: bool = False) -> None:
+        """End the session, if there is one, and deliver all that it holds.
+
+        ``at_exit``: the process ends; see :meth:`Recorder.ending_with_process`.
+        """
         session = self.session
         if session is None:
             return
         self._enter(ProcessState.STOPPING)
-        session.stop(reason)
+        session.stop(reason, at_exit)
         self.session = None
         self.phase = ProcessState.IDLE
         self.last_counts = session.counts()
@@ -195,6 +215,8 @@ class Monitoring:
             self._loading = MsptiCall("loading libmspti.so", time.monotonic())
             try:
                 self._recorder, self.library = library.open_recorder("npu-monitor")
+                if self._calls_forbidden:
+                    self._recorder.forbid_calls()
             finally:
                 self._loading = None
         return self._recorder

@@ -201,14 +201,18 @@ class MonitoringSession:
             self._report_gap(Gap(DropStage.PAUSED, start_ns, end_ns, None, "paused for a trace"))
             self._paused_s = None
 
-    def stop(self, reason: str) -> None:
-        """End the recording and queue all that it holds for the daemon."""
+    def stop(self, reason: str, at_exit: bool = False) -> None:
+        """End the recording and queue all that it holds for the daemon.
+
+        ``at_exit``: the process ends; see :meth:`Recorder.ending_with_process`.
+        """
         self._note_groups(at_end=True)
         if self.paused:
             self._report_pause()
             self._close(reason)
             return
-        self._take(self._recorder.ending())
+        recorder = self._recorder
+        self._take(recorder.ending_with_process() if at_exit else recorder.ending())
         if self._recorder.problems:
             self.problem = self._recorder.problems[-1]
         self._losses.report(time.monotonic(), at_end=True)

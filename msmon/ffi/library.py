@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msmon.errors import LibraryUnavailable
+from msmon.ffi.cann_libraries import load_cann_libraries
 from msmon.ffi.loader import handle_in_process, open_library, symbol_address
 from msmon.ffi.mspti import Mspti
 from msmon.ffi.prototypes import FUNCTIONS
@@ -27,12 +28,6 @@ DEFAULT_ROOTS = (
     "~/Ascend/ascend-toolkit/latest",
     "~/Ascend/cann",
 )
-
-REQUIRED_LIBRARIES = ("libprofapi.so", "libascendalog.so", "libascend_hal.so")
-"""MSPTI aborts the process in dlopen or in msptiSubscribe when one of these is missing."""
-
-OPTIONAL_LIBRARIES = ("libascendcl.so", "libhccl.so")
-"""MSPTI loads and subscribes without these."""
 
 _LOADER_CACHE = Path("/etc/ld.so.cache")
 _CACHE_SUFFIX = f"/{LIBRARY_NAME}".encode()
@@ -61,7 +56,8 @@ _loading = threading.Lock()
 def load(environ: Mapping[str, str] = os.environ) -> Mspti:
     """Load MSPTI, or return the one that this process loaded before.
 
-    Raises LibraryUnavailable when it is absent, or when CANN's own libraries are missing.
+    Raises LibraryUnavailable when it is absent, or when CANN's own libraries are missing or lack
+    functions that it calls.
     """
     global _loaded
     with _loading:
@@ -72,7 +68,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Mspti:
 
 def _load(environ: Mapping[str, str]) -> Mspti:
     location = locate(environ)
-    without = load_cann_libraries(location, environ)
+    without = load_cann_libraries(location.path, location.root, environ)
     origin = f"{location}, without {' and '.join(without)}" if without else str(location)
     handle = _open(location)
     addresses = {function.name: symbol_address(handle, function.name) for function in FUNCTIONS}
@@ -118,42 +114,6 @@ def locate(environ: Mapping[str, str] = os.environ) -> Location:
         "run the set_env.sh of the CANN installation before the job; without an NPU, set "
         "MSMON_SIMULATE=1",
     )
-
-
-def load_cann_libraries(location: Location, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Load what MSPTI will open, the way it does; return the optional ones that are missing.
-
-    MSPTI takes ``$ASCEND_HOME_PATH/lib64/NAME`` if readable, else asks the loader for NAME.
-    Libraries beside libmspti.so are loaded first, so that the loader knows them by name.
-
-    Raises LibraryUnavailable when a required one can't be loaded: MSPTI would abort.
-    """
-    missing = []
-    for name in (*REQUIRED_LIBRARIES, *OPTIONAL_LIBRARIES):
-        try:
-            _load_cann_library(name, location, environ)
-        except OSError as error:
-            if name in REQUIRED_LIBRARIES:
-                raise LibraryUnavailable(
-                    f"{location.path} needs CANN's {name}, which can't be loaded ({error}); "
-                    "MSPTI would abort the process",
-                    "run the set_env.sh of the CANN installation before the job, and check that "
-                    "the NPU driver's lib64 is in LD_LIBRARY_PATH",
-                ) from error
-            missing.append(name)
-    return tuple(missing)
-
-
-def _load_cann_library(name: str, location: Location, environ: Mapping[str, str]) -> None:
-    home = environ.get("ASCEND_HOME_PATH")
-    chosen = Path(home) / "lib64" / name if home else None
-    if chosen is not None and os.access(chosen, os.R_OK):
-        open_library(str(chosen))
-        return
-    beside = location.root / "lib64" / name if location.root else None
-    if beside is not None and os.access(beside, os.R_OK):
-        open_library(str(beside))
-    open_library(name)
 
 
 def _open(location: Location) -> int:

@@ -1,9 +1,13 @@
 """One MSPTI subscription: from the kinds to collect to batches of decoded records.
 
 A stop disables every kind, flushes, unsubscribes and flushes again: mspti_activity.h leaves the
-order open, and this one loses least. What belongs to an earlier recording is left out and
-counted: *early* records ended before this one began but came in a buffer of it; *late* ones
-came in a buffer that the earlier recording had asked for.
+order open, and this one loses least. At the end of the process nobody else needs the
+subscription, so it is kept: ``msptiUnsubscribe`` waits for MSPTI's threads, with some drivers for
+seconds, and a process that ends meanwhile crashes in MSPTI's static destructors.
+
+What belongs to an earlier recording is left out and counted: *early* records ended before this
+one began but came in a buffer of it; *late* ones came in a buffer that the earlier recording had
+asked for.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ class Recorder:
     """Records activity of this process; at most one recorder is active at a time.
 
     All methods are called, and all state is written, by one thread (the agent's collector, or
-    that of a ``Recording``). ``call_in_progress`` may be read from any thread.
+    that of a ``Recording``). ``call_in_progress`` and ``calls_are_over`` may be read, and
+    :meth:`forbid_calls` be called, from any thread.
     """
 
     def __init__(self, mspti: Mspti, arena: BufferArena, purpose: str = "npu-monitor") -> None:
@@ -198,6 +203,19 @@ class Recorder:
         yield from self.batches()
         self._unsubscribe()
         yield from self.batches()
+        self._enable_domains()
+        self._give_way()
+
+    def ending_with_process(self) -> Iterator[Batch]:
+        """End the recording because the process ends; as :meth:`ending`, see the module.
+
+        MSPTI keeps its subscription, and is not called again.
+        """
+        if not self.active:
+            return
+        self._disable_all()
+        self._calls.forbid()
+        yield from self.batches()
         self._give_way()
 
     def abandon(self) -> None:
@@ -206,8 +224,18 @@ class Recorder:
             return
         self._disable_all()
         self._unsubscribe()
+        self._enable_domains()
         self._give_way()
         self._discard_completed()
+
+    def forbid_calls(self) -> None:
+        """Let no further call into MSPTI begin, because the process is about to end."""
+        self._calls.forbid()
+
+    @property
+    def calls_are_over(self) -> bool:
+        """Whether no call into MSPTI runs and none can begin."""
+        return self._calls.are_over
 
     def _subscribe(self) -> None:
         handle = self._calls.make("msptiSubscribe", self._mspti.subscribe)
@@ -235,7 +263,6 @@ class Recorder:
 
     def _give_way(self) -> None:
         """Let another recorder have the subscription."""
-        self._enable_domains()
         self._subscription = None
         give_subscription_back()
 

@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from native.build import build_stub
+
+from msmon.ffi.cann_libraries import CALLED_FUNCTIONS
 
 _LOAD = """
 import sys
@@ -188,3 +191,43 @@ print(library.load() is mspti, hasattr(ctypes.CDLL(None), "msptiSubscribe"))
 """
     said = _run({**bare, "ASCEND_HOME_PATH": str(cann_root)}, code)
     assert said.splitlines()[1] == "True False"
+
+
+@pytest.mark.parametrize(
+    ("library", "function"),
+    [
+        ("libprofapi.so", "MsprofRegisterProfileCallback"),
+        ("libascendalog.so", "CheckLogLevelForC"),
+        ("libascend_hal.so", "halGetAPIVersion"),
+        ("libascend_hal.so", "halProfDataFlush"),
+        ("libascend_hal.so", "prof_stop"),
+    ],
+)
+def test_a_missing_function_of_cann_is_refused_before_mspti_aborts(
+    bare: dict[str, str], own_root: Path, library: str, function: str
+) -> None:
+    others = [name for name in CALLED_FUNCTIONS[library] if name != function]
+    build_stub(own_root / "lib64" / library, others)
+    said = _run({**bare, "ASCEND_HOME_PATH": str(own_root)})
+    assert f"{library} has no function {function}, which " in said
+    assert "MSPTI would abort the process" in said
+
+
+def test_without_the_look_at_functions_the_process_would_abort(
+    bare: dict[str, str], own_root: Path
+) -> None:
+    build_stub(own_root / "lib64" / "libascend_hal.so", [])
+    path = own_root / "lib64" / "libmspti.so"
+    subscribe = "msptiSubscribe(ctypes.byref(ctypes.c_void_p()), None, None)"
+    code = f"import ctypes; ctypes.CDLL({str(path)!r}).{subscribe}"
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        _run({**bare, "ASCEND_HOME_PATH": str(own_root)}, code)
+    assert ended.value.returncode == -signal.SIGABRT
+
+
+def test_a_function_that_this_version_of_mspti_does_not_call_may_be_missing(
+    bare: dict[str, str], own_root: Path
+) -> None:
+    others = [name for name in CALLED_FUNCTIONS["libascend_hal.so"] if name != "prof_channel_poll"]
+    build_stub(own_root / "lib64" / "libascend_hal.so", others)
+    assert "found by ASCEND_HOME_PATH" in _run({**bare, "ASCEND_HOME_PATH": str(own_root)})

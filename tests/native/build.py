@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from msmon.ffi.cann_libraries import CALLED_FUNCTIONS, OPTIONAL_LIBRARIES
+
 SOURCES = ("mspti_double.c", "buffers.c", "recording.c", "golden.c")
-STUBS = ("libprofapi.so", "libascendalog.so", "libascend_hal.so", "libascendcl.so", "libhccl.so")
 FLAGS = ("-O2", "-g", "-fPIC", "-shared", "-pthread", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 
 
@@ -23,12 +25,19 @@ def build(root: Path) -> None:
     sources = [str(here / name) for name in SOURCES]
     library = str(libraries / "libmspti.so")
     _compile(*sources, "-fvisibility=hidden", "-o", library, soname="libmspti.so")
-    for name in STUBS:
-        _compile("-x", "c", "/dev/null", "-o", str(libraries / name), soname=name)
+    for name in (*CALLED_FUNCTIONS, *OPTIONAL_LIBRARIES):
+        build_stub(libraries / name, CALLED_FUNCTIONS.get(name, ()))
 
 
-def _compile(*arguments: str, soname: str) -> None:
-    subprocess.run(["cc", *FLAGS, f"-Wl,-soname,{soname}", *arguments], check=True)
+def build_stub(path: Path, functions: Iterable[str]) -> None:
+    """Compile a library of CANN whose functions do nothing."""
+    source = "".join(f"void {function}(void) {{}}\n" for function in functions)
+    _compile("-x", "c", "-", "-o", str(path), soname=path.name, source=source)
+
+
+def _compile(*arguments: str, soname: str, source: str = "") -> None:
+    command = ["cc", *FLAGS, f"-Wl,-soname,{soname}", *arguments]
+    subprocess.run(command, input=source, text=True, check=True)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,17 @@
  * Environment, read when the library is loaded:
  *   MSPTI_DOUBLE_NO_MANAGER=1        the delivery thread is lost at start: only FlushAll delivers
  *   MSPTI_DOUBLE_ENABLE_DELAY_MS=N   msptiActivityEnable sleeps N ms; -1: for ever
+ *   MSPTI_DOUBLE_DISABLE_DELAY_MS=N  msptiActivityDisable sleeps N ms
+ *   MSPTI_DOUBLE_UNSUBSCRIBE_DELAY_MS=N  msptiUnsubscribe sleeps N ms
  *   MSPTI_DOUBLE_REFUSE=4,5          msptiActivityEnable of these kinds returns 999
  *   MSPTI_DOUBLE_COMPLETE_THREADS=N  every buffer is completed N times, by N threads at once
  *   MSPTI_DOUBLE_TRUNCATE=N          complete reports N bytes less than were written
- *   MSPTI_DOUBLE_NEEDS_CANN=1        abort where MSPTI does: without libprofapi.so or
- *                                    libascendalog.so when loaded, libascend_hal.so in subscribe
+ *   MSPTI_DOUBLE_NEEDS_CANN=1        abort where MSPTI does for want of a library or a function of
+ *                                    CANN: of libprofapi.so and libascendalog.so when loaded, of
+ *                                    libascend_hal.so in subscribe, disable and unsubscribe
+ *
+ * A process that ends while a thread is inside disable or unsubscribe is aborted by the library's
+ * destructor, as MSPTI's static destructors do.
  */
 #ifndef DOUBLE_H
 #define DOUBLE_H

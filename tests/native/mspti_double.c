@@ -17,7 +17,7 @@ enum { DOMAIN_LIMIT = 64, STACK_LIMIT = 64, EXTERNAL_KINDS = 8 };
 static atomic_bool subscribed, kind_enabled[KIND_COUNT];
 static atomic_uint refused[KIND_COUNT], flush_period_ms;
 static atomic_ullong correlation_ids;
-static atomic_int enable_delay_ms;
+static atomic_int enable_delay_ms, unsubscribe_delay_ms, disable_delay_ms, calls_inside;
 static bool needs_cann;
 static int subscriber;
 
@@ -31,24 +31,35 @@ int double_environment(const char *name, int otherwise) {
     return text && *text ? atoi(text) : otherwise;
 }
 
-/* Opens a library of CANN as MSPTI does: by ASCEND_HOME_PATH if readable, else by name. */
-static void open_or_abort(const char *name) {
+/* Looks up a function of CANN as MSPTI does: in the library by ASCEND_HOME_PATH if that is
+ * readable, else by name. MSPTI throws where there is none, which ends the process. */
+static void find_or_abort(const char *library, const char *function) {
+    if (!needs_cann) return;
     char path[4096];
     const char *home = getenv("ASCEND_HOME_PATH");
-    snprintf(path, sizeof path, "%s/lib64/%s", home ? home : "", name);
+    snprintf(path, sizeof path, "%s/lib64/%s", home ? home : "", library);
     bool readable = home && !access(path, R_OK);
-    if (!dlopen(readable ? path : name, RTLD_LAZY)) abort();
+    void *handle = dlopen(readable ? path : library, RTLD_LAZY);
+    if (!handle || !dlsym(handle, function)) abort();
 }
 
 __attribute__((constructor)) static void read_environment(void) {
     enable_delay_ms = double_environment("MSPTI_DOUBLE_ENABLE_DELAY_MS", 0);
+    disable_delay_ms = double_environment("MSPTI_DOUBLE_DISABLE_DELAY_MS", 0);
+    unsubscribe_delay_ms = double_environment("MSPTI_DOUBLE_UNSUBSCRIBE_DELAY_MS", 0);
     const char *kinds = getenv("MSPTI_DOUBLE_REFUSE");
     for (char *rest = (char *)kinds; rest && *rest; rest += strspn(rest, ",")) {
         unsigned long kind = strtoul(rest, &rest, 10);
         if (kind < KIND_COUNT) refused[kind] = MSPTI_ERROR_INNER;
     }
     needs_cann = double_environment("MSPTI_DOUBLE_NEEDS_CANN", 0);
-    if (needs_cann) open_or_abort("libprofapi.so"), open_or_abort("libascendalog.so");
+    find_or_abort("libprofapi.so", "MsprofRegisterProfileCallback");
+    find_or_abort("libascendalog.so", "CheckLogLevelForC");
+}
+
+/* MSPTI's static destructors take away what a call that has not returned still uses. */
+__attribute__((destructor)) static void end_library(void) {
+    if (calls_inside) abort();
 }
 
 MSPTI_EXPORT void double_set_enable_delay_ms(int ms) { enable_delay_ms = ms; }
@@ -84,8 +95,7 @@ static bool preloaded(void) {
     return known;
 }
 
-static void delay_enable(void) {
-    int ms = enable_delay_ms;
+static void sleep_ms(int ms) {
     while (ms < 0) pause();
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
 }
@@ -95,7 +105,7 @@ MSPTI_EXPORT msptiResult msptiActivityEnable(msptiActivityKind kind) {
     if (kind >= KIND_HCCL && kind <= KIND_MEMCPY && !preloaded()) {
         return MSPTI_ERROR_WITHOUT_LD_PRELOAD;
     }
-    delay_enable();
+    sleep_ms(enable_delay_ms);
     if (refused[kind]) return refused[kind];
     kind_enabled[kind] = true;
     return MSPTI_SUCCESS;
@@ -103,7 +113,11 @@ MSPTI_EXPORT msptiResult msptiActivityEnable(msptiActivityKind kind) {
 
 MSPTI_EXPORT msptiResult msptiActivityDisable(msptiActivityKind kind) {
     if (kind == 0 || kind >= KIND_COUNT) return MSPTI_ERROR_INVALID_PARAMETER;
+    find_or_abort("libascend_hal.so", "halProfDataFlush");
+    calls_inside++;
+    sleep_ms(disable_delay_ms);
     kind_enabled[kind] = false;
+    calls_inside--;
     return MSPTI_SUCCESS;
 }
 
@@ -189,7 +203,7 @@ MSPTI_EXPORT msptiResult msptiSubscribe(msptiSubscriberHandle *out, msptiCallbac
     (void)callback;
     (void)userdata;
     if (!out) return MSPTI_ERROR_INVALID_PARAMETER;
-    if (needs_cann) open_or_abort("libascend_hal.so");
+    find_or_abort("libascend_hal.so", "halGetAPIVersion");
     if (atomic_exchange(&subscribed, true)) return MSPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     *out = &subscriber;
     return MSPTI_SUCCESS;
@@ -198,7 +212,11 @@ MSPTI_EXPORT msptiResult msptiSubscribe(msptiSubscriberHandle *out, msptiCallbac
 MSPTI_EXPORT msptiResult msptiUnsubscribe(msptiSubscriberHandle handle) {
     if (!subscribed) return MSPTI_SUCCESS;
     if (handle != &subscriber) return MSPTI_ERROR_INVALID_PARAMETER;
+    find_or_abort("libascend_hal.so", "prof_stop");
+    calls_inside++;
+    sleep_ms(unsubscribe_delay_ms);
     subscribed = false;
+    calls_inside--;
     return MSPTI_SUCCESS;
 }
 

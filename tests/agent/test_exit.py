@@ -1,0 +1,63 @@
+"""The end of a job must not crash in MSPTI, however slow its driver is.
+
+The C library double aborts a process that ends while a thread is inside ``msptiDisable`` or
+``msptiUnsubscribe``, as MSPTI's static destructors do.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+MONITORED = """
+msmon.init(rank=0)
+record(KERNEL, 7)
+record_for_ever(KERNEL, 1000)
+stopped()
+"""
+
+SLOW = {
+    "unsubscribe": {"MSPTI_DOUBLE_UNSUBSCRIBE_DELAY_MS": "2500"},
+    "disable": {"MSPTI_DOUBLE_DISABLE_DELAY_MS": "500"},
+}
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_a_monitored_job_ends_well_with_a_slow_driver(daemon, job, slow):
+    started = job(MONITORED, **SLOW[slow])
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel,Marker,API").ok
+    assert started.end() == (0, "", "")
+    end = daemon.await_closed().end
+    assert end.reason == "exit"
+    assert end.counts.received["Kernel"] > 0
+
+
+def test_a_job_that_ends_while_a_stop_is_under_way_ends_well(daemon, job):
+    started = job(MONITORED, **SLOW["unsubscribe"])
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    daemon.command_later("monitor.stop")
+    daemon.await_status(lambda status: status.state == "stopping", "stopping")
+    assert started.end() == (0, "", "")
+
+
+def test_a_job_that_shuts_the_agent_down_before_it_ends_ends_well(daemon, job):
+    started = job(f"{MONITORED}msmon.shutdown()\n", **SLOW["unsubscribe"])
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    assert started.end() == (0, "", "")
+
+
+GIVES_BACK = """
+msmon.init(rank=0)
+stopped()
+msmon.shutdown()
+print(double.double_subscribed() & 1, flush=True)
+"""
+
+
+def test_a_job_that_shuts_the_agent_down_may_use_mspti_itself(daemon, job):
+    started = job(GIVES_BACK)
+    daemon.await_hello()
+    assert daemon.command("monitor.start", kinds="Kernel").ok
+    assert started.end() == (0, "0\n", "")
