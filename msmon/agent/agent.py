@@ -114,8 +114,8 @@ class Agent:
         self._collector.shut_down(at_exit)
         ended = self._collector.join(SESSION_END_LIMIT_S if busy else FLUSH_LIMIT_S)
         if at_exit and not ended:
-            self.leave_mspti()
-            ended = self._collector.join(0.0)
+            left = self._collector.leave_mspti(MSPTI_LIMIT_S)
+            ended = self._collector.join(SESSION_END_LIMIT_S if left else 0.0)
         self._link.shut_down(FLUSH_LIMIT_S)
         if self._link.join(2 * FLUSH_LIMIT_S) and ended:
             self._notices.close()

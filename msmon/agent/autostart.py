@@ -1,20 +1,37 @@
 """Start of the agent in ranks whose script knows nothing of msmon.
 
 The file ``msmon-autostart.pth`` beside the installed packages imports this module when an
-interpreter starts with MSMONITOR_USE_DAEMON or KINETO_USE_DAEMON in its environment. A
-process that is evidently a rank gets its agent at once. In any other one, nothing happens
-until it imports a framework: then its steps are watched, and the first makes it a rank.
+interpreter starts with MSMONITOR_USE_DAEMON or KINETO_USE_DAEMON in its environment. At that
+moment the script has not begun. It may still set variables that libraries read when they are
+loaded, and add directories with libraries of its own to ``sys.path``. So only the standard
+library is imported before.
+
+A process that is evidently a rank gets its agent a moment after its script has begun. In any
+process the steps are watched from the import of a framework on, and the first makes it a rank.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import threading
+import time
 from types import ModuleType
 
+from msmon.agent import imports
 from msmon.agent.ranks import evidence as ranks
+from msmon.threads import start_without_signals
 
 FRAMEWORKS = ("torch", "mindspore")
+
+SETTLE_S = 1.0
+"""Time between the first line of the script and the agent's start in an evident rank. The first
+lines set variables and ``sys.path``. Until then the agent must not load any library."""
+
+_BEGIN_LIMIT_S = 30.0
+"""A script is taken to have begun after this time. In an embedded interpreter none ever does."""
+_POLL_S = 0.05
 
 _done = False
 """Whether :func:`start` has run. Written by the thread that starts the interpreter."""
@@ -31,15 +48,32 @@ def start() -> None:
         return
     with contextlib.suppress(Exception):  # boundary: the interpreter must start as ever
         if ranks.is_evident(environ, ranks.command_line()):
-            _start_agent()
-        else:
-            _wait_for_framework()
+            ranks.mark(environ)  # before the script starts processes of its own
+            thread = threading.Thread(target=_start_agent, name="msmon-start", daemon=True)
+            start_without_signals(thread)
+        _wait_for_framework()
 
 
 def _start_agent() -> None:
-    from msmon.agent import lifecycle
+    """Start the agent when the script has begun. Runs on a thread of its own."""
+    limit_s = time.monotonic() + _BEGIN_LIMIT_S
+    while not _script_has_begun() and time.monotonic() < limit_s:
+        time.sleep(_POLL_S)
+    time.sleep(SETTLE_S)
+    with contextlib.suppress(Exception):  # boundary: nothing may be printed into the job
+        with imports.before_forks():
+            from msmon.agent import lifecycle
+        lifecycle.start_if_rank()
 
-    lifecycle.start_if_rank()
+
+def _script_has_begun() -> bool:
+    """Whether the main thread runs code of the script, and not only what starts Python."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__main__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _wait_for_framework() -> None:

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
@@ -120,17 +118,19 @@ class Collector:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def leave_mspti(self, timeout_s: float) -> None:
+    def leave_mspti(self, timeout_s: float) -> bool:
         """Wait until the thread has left MSPTI; after ``timeout_s``, forbid it to enter again.
 
         To be called after :meth:`shut_down`, where the process is about to end. MSPTI's static
-        destructors take away what a call uses, so a process that ends within one crashes.
+        destructors take away what a call uses, so a process that ends within one crashes. Returns
+        False when it is still inside.
         """
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             if self._monitoring.calls_are_over or self.join(_LEAVING_POLL_S):
-                return
+                return True
         self._monitoring.forbid_calls()
+        return False
 
     @property
     def busy(self) -> bool:
@@ -149,7 +149,6 @@ class Collector:
     # --- the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        np.seterr(all="ignore")  # for this thread only: odd records must not print warnings
         self._monitoring.look_for_library()
         self._publish()
         while not self._ended:

@@ -5,13 +5,15 @@ Everything here runs on the collector's thread, except what says otherwise.
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from msmon.agent import imports
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.session import MonitoringSession
 from msmon.agent.session_answers import session_answer, totals
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
@@ -19,9 +21,18 @@ from msmon.bus.words import ProcessState
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.recording import loading as library
 from msmon.recording.calls import MsptiCall
-from msmon.recording.recorder import Recorder
 from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts, MonitorSettings
+
+if TYPE_CHECKING:
+    from msmon.agent.session import MonitoringSession
+    from msmon.recording.recorder import Recorder
+
+LOOK_FOR_NUMPY_S = 1.0
+"""Time between two looks whether the job has imported numpy."""
+
+_WITH_NUMPY = ("msmon.agent.session", "msmon.agent.link.payloads", "msmon.recording.recorder")
+"""Modules that import numpy, and with it what a session needs."""
 
 
 class Monitoring:
@@ -54,6 +65,8 @@ class Monitoring:
         self._log = log
         self._pause = pause
         self._on_phase = on_phase
+        self._awaits_numpy = True
+        """Whether the modules that a session needs are still to be imported."""
         self._loading: MsptiCall | None = None
         self._calls_forbidden = False
         """Set by the thread that ends the process."""
@@ -99,6 +112,9 @@ class Monitoring:
         settings = MonitorSettings.from_fields(fields)
         self._enter(ProcessState.STARTING)
         try:
+            self._load_modules()
+            from msmon.agent.session import MonitoringSession
+
             session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._step)
             session.start()
         except MsmonError as error:
@@ -136,13 +152,21 @@ class Monitoring:
     @property
     def next_tick_s(self) -> float | None:
         """When :meth:`tick` is to be called, on the monotonic clock; None: never."""
-        return self.session.next_tick_s if self.session is not None else None
+        if self.session is not None:
+            return self.session.next_tick_s
+        return time.monotonic() + LOOK_FOR_NUMPY_S if self._awaits_numpy else None
 
     def tick(self) -> None:
-        """Take what was recorded, or end a session whose time is over."""
+        """Take what was recorded, or end a session whose time is over.
+
+        Without a session, import what it will need once the job itself has imported numpy. The
+        first start then takes less time, and needs no file that an upgrade of msmon may have
+        replaced meanwhile.
+        """
         if self.session is None:
-            return
-        if self.session.due:
+            if self._awaits_numpy and _job_has_numpy():
+                self._load_modules()
+        elif self.session.due:
             self.end("duration")
         else:
             self.session.tick()
@@ -210,6 +234,16 @@ class Monitoring:
         self.phase = phase
         self._on_phase()
 
+    def _load_modules(self) -> None:
+        """Import the modules of a session; numpy is not loaded before."""
+        self._awaits_numpy = False
+        with imports.before_forks():
+            for name in _WITH_NUMPY:
+                importlib.import_module(name)
+        import numpy as np
+
+        np.seterr(all="ignore")  # for this thread only: odd records must not print warnings
+
     def _open_recorder(self) -> Recorder:
         if self._recorder is None:
             self._loading = MsptiCall("loading libmspti.so", time.monotonic())
@@ -220,6 +254,12 @@ class Monitoring:
             finally:
                 self._loading = None
         return self._recorder
+
+
+def _job_has_numpy() -> bool:
+    """Whether numpy is imported, all of it. A look at its spec tells: importlib keeps it there."""
+    spec = getattr(sys.modules.get("numpy"), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def _shown(session: MonitoringSession) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from msmon.agent.session import MonitoringSession
+from typing import TYPE_CHECKING
+
 from msmon.bus.messages import Answer
 from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts, DropStage, alarming_drops
+
+if TYPE_CHECKING:
+    from msmon.agent.session import MonitoringSession
 
 
 def session_answer(session: MonitoringSession, text: str) -> Answer:

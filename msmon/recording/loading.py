@@ -1,18 +1,22 @@
 """MSPTI for a recording: the installed library, or the simulated one where that is asked for.
 
-The library is looked for when the agent starts, and loaded at the first recording.
+The library is looked for when the agent starts, and loaded at the first recording. What needs
+numpy is imported then too: a job may never be monitored, and numpy reads variables of the job
+when it is loaded.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msmon.errors import LibraryUnavailable
 from msmon.ffi import library
-from msmon.ffi.arena import process_arena
 from msmon.ffi.mspti import Mspti
-from msmon.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from msmon.recording.recorder import Recorder
 
 _loaded_in_pid: int | None = None
 _simulated: Mspti | None = None
@@ -56,6 +60,9 @@ def open_recorder(purpose: str) -> tuple[Recorder, str]:
             f"this process was forked from {_loaded_in_pid}, which had loaded MSPTI",
             "start it as a new program, or with multiprocessing's spawn method",
         )
+    from msmon.ffi.arena import process_arena  # only here: see the module
+    from msmon.recording.recorder import Recorder
+
     mspti = load()
     _loaded_in_pid = os.getpid()
     return Recorder(mspti, process_arena(), purpose), mspti.origin

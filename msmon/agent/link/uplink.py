@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from msmon.agent.link.payloads import payloads_of
 from msmon.agent.link.stream import Stream, entry_of, size_of, take_up_to
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
 from msmon.bus.messages import (
@@ -22,9 +22,11 @@ from msmon.bus.messages import (
     SessionOpened,
     WindowReport,
 )
-from msmon.records.batch import Batch
-from msmon.records.windows import Window
 from msmon.sessions import Gap, MonitorSettings, SessionEnd
+
+if TYPE_CHECKING:
+    from msmon.records.batch import Batch
+    from msmon.records.windows import Window
 
 KEPT_BYTES = 64 << 20
 """Unacknowledged messages kept for all sessions together."""
@@ -81,6 +83,8 @@ class Uplink:
             if not fits:
                 stream.lose_records(batch.kind.name, len(batch))
         if fits:
+            from msmon.agent.link.payloads import payloads_of  # numpy: with the first records
+
             for count, payload in payloads_of(batch):  # the copies are made without the lock
                 self._put(session_id, Records(session_id, 0, int(batch.kind), count), payload)
         return fits
