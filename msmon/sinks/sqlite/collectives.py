@@ -30,6 +30,9 @@ KEPT_STEPS = 4096
 SAVED_STEPS = 16
 """Latest steps that are kept for a restart of the daemon."""
 
+SAVED_GROUPS = 1024
+"""Groups whose counts are kept for a restart. A rank belongs to a dozen."""
+
 _LATER_THAN_ANY_STEP = NUMBERS_PER_STEP**3
 
 _STARTS = MarkerFlag.START | MarkerFlag.START_WITH_DEVICE
@@ -53,14 +56,18 @@ class CollectiveNumbering:
         self._step_of_id: dict[int, int] = {}
         self._host_starts: list[tuple[int, int]] = []
         self._device_starts: list[tuple[int, int]] = []
-        self.last: dict[str, tuple[int, int]] = {}
-        """Group → (step, next place within it)."""
+        self._next_place: dict[str, dict[int, int]] = {}
+        """Group → step → next place within it, of the latest steps in the order of their first
+        collectives. Buffers overtake each other, so collectives of an earlier step may come late."""
 
     def as_json(self) -> str:
         """Return what is needed to go on numbering in another process."""
         return json.dumps(
             [
-                self.last,
+                [
+                    [group, list(places.items())[-SAVED_STEPS:]]
+                    for group, places in list(self._next_place.items())[-SAVED_GROUPS:]
+                ],
                 list(self._step_of_id.items())[-SAVED_STEPS:],
                 self._host_starts[-SAVED_STEPS:],
                 self._device_starts[-SAVED_STEPS:],
@@ -69,8 +76,8 @@ class CollectiveNumbering:
 
     def restore(self, text: str) -> None:
         """Go on from ``as_json``."""
-        last, ids, host, device = json.loads(text)
-        self.last = {group: (step, count) for group, (step, count) in last.items()}
+        next_place, ids, host, device = json.loads(text)
+        self._next_place = {group: dict(places) for group, places in next_place}
         self._step_of_id = dict(ids)
         self._host_starts = [(time_ns, step) for time_ns, step in host]
         self._device_starts = [(time_ns, step) for time_ns, step in device]
@@ -101,19 +108,25 @@ class CollectiveNumbering:
         """Return the number of each collective. They must be in the order of their starts.
 
         Before the first step marker numbers count from 0, as msMonitor's do. In step n they
-        count from (n + 1) million.
+        count from (n + 1) million. Nothing gets a number twice: what comes late in an earlier step
+        counts on there.
         """
         starts = self._device_starts or self._host_starts
         result = []
         for group, time_ns in zip(groups, start_ns):
             place = bisect_right(starts, (time_ns, _LATER_THAN_ANY_STEP)) - 1
             step = starts[place][1] + 1 if place >= 0 else 0
-            known_step, count = self.last.get(group, (step, 0))
-            if known_step != step:
-                count = 0
-            self.last[group] = (step, count + 1)
-            result.append(step * NUMBERS_PER_STEP + count)
+            result.append(step * NUMBERS_PER_STEP + self._place(group, step))
         return result
+
+    def _place(self, group: str, step: int) -> int:
+        """Return the next place of a group within a step."""
+        places = self._next_place.setdefault(group, {})
+        place = places.get(step, 0)
+        places[step] = place + 1
+        if len(places) > KEPT_STEPS:
+            del places[next(iter(places))]
+        return place
 
 
 def _tuples(records: Column, *fields: str) -> Iterator[tuple[int, ...]]:

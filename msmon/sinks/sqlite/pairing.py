@@ -2,6 +2,8 @@
 
 msprof-analyze leaves out a whole group when one rank has one collective more than the others.
 That happens at both ends of a session, because ranks do not start and stop at the same moment.
+Only the ranks of one launch are compared, each by its newest file, which is the one that
+msprof-analyze reads: another job, or an earlier session of a rank, says nothing about this one.
 So the number of collectives is compared step by step. Where it differs between the ranks of a
 group, that step's collectives are moved to a group of their own per rank; nothing is removed.
 
@@ -30,7 +32,9 @@ Step = tuple[str, int]
 
 
 def set_apart_unpaired(paths: Sequence[Path]) -> int:
-    """Move collectives that can't be paired in the files of one job; return how many.
+    """Move collectives that can't be paired in the files of one launch; return how many.
+
+    ``paths``: one file per rank.
 
     Does nothing without step markers or with a single file. Raises SinkError, OSError or
     sqlite3.Error.

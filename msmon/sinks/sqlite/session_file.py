@@ -265,8 +265,8 @@ class SessionDatabase:
         self._rows.next_task_id = state.pop("next_task_id", 0)
         self._rows.next_op_id = state.pop("next_op_id", 0)
         self._rows.unpaired_markers = state.pop("unpaired_markers", 0)
-        if "collectives" in state:
-            self._rows.numbering.restore(state["collectives"])
+        if "collective_numbers" in state:
+            self._rows.numbering.restore(state["collective_numbers"])
         if "marker_records" in state:
             self._rows.pairing.restore(state["marker_records"], state["marker_texts"])
         return True
@@ -301,7 +301,7 @@ class SessionDatabase:
             "next_task_id": rows.next_task_id,
             "next_op_id": rows.next_op_id,
             "unpaired_markers": rows.unpaired_markers,
-            "collectives": rows.numbering.as_json(),
+            "collective_numbers": rows.numbering.as_json(),
             "marker_records": marker_records,
             "marker_texts": marker_texts,
         }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.windows import Window
-from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sessions import UNKNOWN_RANK, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.sqlite.pairing import set_apart_unpaired
@@ -18,20 +19,36 @@ from msmon.sinks.sqlite.session_file import SessionDatabase
 
 _log = logging.getLogger(__name__)
 
-_Job = tuple[Path, str]
-"""Directory and job id: sessions with both in common are the ranks of one job."""
 
+@dataclass(frozen=True)
+class _Launch:
+    """What sessions have in common whose processes are the ranks of one launch of one job."""
 
-def _job_of(database: SessionDatabase) -> _Job:
-    return database.path.parent, database.session.process.job_id
+    directory: Path
+    host: str
+    """Empty where the job has an id: the launch may then span hosts."""
+    job_id: str
+    launch: str
+
+    @classmethod
+    def of(cls, database: SessionDatabase) -> _Launch | None:
+        """Return the launch of a session; None where nothing tells which other ranks belong to it.
+
+        Two jobs without any id may well write into one directory.
+        """
+        process = database.session.process
+        if process.rank == UNKNOWN_RANK or not (process.job_id or process.launch):
+            return None
+        host = "" if process.job_id else process.host
+        return cls(database.path.parent, host, process.job_id, process.launch)
 
 
 class SqliteSink(ExportSink):
     """Writes each session into its export directory, or into ``path``.
 
     The thread of the sink writes all state. A session is in ``_open`` until its end, then in
-    ``_ended`` until the next commit; the file of a job's earlier rank is in ``_complete``
-    until the last rank of the job has ended.
+    ``_ended`` until the next commit; the newest file of a launch's rank is in ``_complete``
+    until the last rank of the launch has ended.
     """
 
     NAME = "sqlite"
@@ -41,7 +58,8 @@ class SqliteSink(ExportSink):
         super().__init__(**options)
         self._open: dict[str, SessionDatabase] = {}
         self._ended: dict[str, SessionDatabase] = {}
-        self._complete: dict[_Job, list[Path]] = {}
+        self._complete: dict[_Launch, dict[int, Path]] = {}
+        """Launch → rank → its newest file. Who compares ranks reads the newest only."""
 
     def open_session(self, session: SessionInfo, progress: Progress | None = None) -> SessionOutput:
         for group in (self._open, self._ended):
@@ -90,16 +108,19 @@ class SqliteSink(ExportSink):
             raise CommitFailed(failed)
 
     def _complete_file(self, database: SessionDatabase) -> None:
-        """Close a file; when it is the job's last, match the collectives of its ranks."""
+        """Close a file; when it is the launch's last, match the collectives of its ranks."""
         database.close()
-        job = _job_of(database)
-        paths = self._complete.setdefault(job, [])
-        paths.append(database.path)
-        if any(_job_of(other) == job for other in (*self._open.values(), *self._ended.values())):
+        launch = _Launch.of(database)
+        if launch is None:
             return
-        del self._complete[job]
+        paths = self._complete.setdefault(launch, {})
+        paths[database.session.process.rank] = database.path
+        others = (*self._open.values(), *self._ended.values())
+        if any(_Launch.of(other) == launch for other in others):
+            return
+        del self._complete[launch]
         try:
-            set_apart_unpaired(paths)
+            set_apart_unpaired(list(paths.values()))
         except (SinkError, OSError, sqlite3.Error) as error:
             _log.warning("collectives in %s are left unmatched: %s", database.path.parent, error)
 

@@ -57,3 +57,15 @@ def test_ranges_that_are_no_steps_change_nothing(start):
     numbering.add_markers(start(HOST))
     numbering.add_markers(start((SourceKind.HOST, 300, "forward")))
     assert numbering.numbers(["g"], [350]) == [(STEP + 1) * NUMBERS_PER_STEP]
+
+
+def test_no_number_is_given_twice_when_an_earlier_step_comes_late(start):
+    numbering = CollectiveNumbering()
+    numbering.add_markers(start(HOST))
+    numbering.add_markers(start((SourceKind.HOST, 300, f"step {STEP + 1}")))
+    first, second = (STEP + 1) * NUMBERS_PER_STEP, (STEP + 2) * NUMBERS_PER_STEP
+    assert numbering.numbers(["g", "g"], [150, 350]) == [first, second]
+    resumed = CollectiveNumbering()
+    resumed.restore(numbering.as_json())
+    for later in (numbering, resumed):
+        assert later.numbers(["g", "h", "g"], [160, 170, 360]) == [first + 1, first, second + 1]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from msmon.sessions import SessionEnd
 from msmon.sinks.sqlite.collectives import step_number
@@ -51,6 +53,72 @@ def test_ranks_that_start_apart_still_pair(
     assert len(paired[0]) == PER_STEP * len(STEPS) - PER_STEP // 2
     apart = {group for group, _ in found[1] if "unpaired" in group}
     assert apart == {"group_name_0 (unpaired on rank 1)"}
+
+
+def write_steps(sink: SqliteSink, item: Any, rank: Any, steps: Iterable[int]) -> str:
+    """Write and close a session; return its file."""
+    (path,) = sink.open_session(item).files
+    for step in steps:
+        for seq, batch in enumerate(rank.step(step), 10 * step):
+            sink.write_records(item.session_id, seq, batch)
+    return path
+
+
+def unpaired(*paths: str) -> int:
+    return sum(
+        count
+        for path in paths
+        for (group, _), count in names_by_group(path).items()
+        if "unpaired" in group
+    )
+
+
+def test_an_earlier_short_session_of_a_rank_moves_nothing(
+    tmp_path: Path, job_rank: Callable[..., Any], session: Callable[..., Any]
+) -> None:
+    sink = SqliteSink()
+    long_session = session(tmp_path, 1)
+    second = write_steps(sink, long_session, job_rank(1, 2, 0), ())
+    write_steps(sink, session(tmp_path, 0, "short"), job_rank(0, 2, 0), (1,))
+    sink.close_session("short", 100, END)
+    sink.commit()
+    first = write_steps(sink, session(tmp_path, 0, "again"), job_rank(0, 2, 0), range(3, 7))
+    rank = job_rank(1, 2, 0)
+    for step in range(3, 7):
+        for seq, batch in enumerate(rank.step(step), 10 * step):
+            sink.write_records(long_session.session_id, seq, batch)
+    for session_id in ("again", long_session.session_id):
+        sink.close_session(session_id, 100, END)
+    sink.commit()
+    sink.close()
+    assert sum(names_by_group(first).values()) == sum(names_by_group(second).values()) == 24
+    assert unpaired(first, second) == 0
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ({"job_id": ""}, {"job_id": ""}),
+        ({"launch": "a"}, {"launch": "b"}),
+        ({"job_id": "1"}, {"job_id": "2"}),
+    ],
+)
+def test_jobs_that_are_not_known_to_be_one_are_not_compared(
+    tmp_path: Path, job_rank: Callable[..., Any], session: Callable[..., Any],
+    ids: tuple[dict[str, str], dict[str, str]],
+) -> None:  # fmt: skip
+    sink = SqliteSink()
+    paths = []
+    for job, fields in enumerate(ids):
+        for rank in range(2):
+            item = session(tmp_path, rank, f"{job} {rank}", **fields)
+            paths.append(write_steps(sink, item, job_rank(rank, 2, 0), range(3, 5 + job)))
+    for job in range(2):
+        for rank in range(2):
+            sink.close_session(f"{job} {rank}", 100, END)
+    sink.commit()
+    sink.close()
+    assert unpaired(*paths) == 0
 
 
 def test_without_step_markers_numbers_count_as_before(
