@@ -57,8 +57,8 @@ class CollectiveNumbering:
         self._host_starts: list[tuple[int, int]] = []
         self._device_starts: list[tuple[int, int]] = []
         self._next_place: dict[str, dict[int, int]] = {}
-        """Group → step → next place within it, of the latest steps in the order of their first
-        collectives. Buffers overtake each other, so collectives of an earlier step may come late."""
+        """Group → step → next place within it; the latest steps in the order of their arrival.
+        Buffers overtake each other, so a collective of an earlier step may come late."""
 
     def as_json(self) -> str:
         """Return what is needed to go on numbering in another process."""

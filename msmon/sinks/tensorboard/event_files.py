@@ -3,6 +3,9 @@
 One event per window holds all scalars of the run. TensorBoard follows only the newest file of a
 folder, so a new file gets a name that sorts last and that no other file has. TensorBoard stops at
 a torn record, so what a failed write left is cut off again.
+
+Each event names its window by number, in a field that TensorBoard does not show. Its wall time
+could not tell which windows are written: it is a float, and clocks are set back.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from msmon.sinks.regular_files import open_regular
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
+_WINDOW = re.compile(r"msmon window (\d{1,19})")
 _LENGTH = struct.Struct("<Q")
 _LENGTH_CRC_BYTES = 4
 MAX_EVENT_BYTES = 64 << 20
@@ -36,13 +40,14 @@ _DATA_CRC_BYTES = 4
 class RunHistory:
     """What the newest event file with data tells about a run.
 
-    ``session_id`` is the session that wrote it, ``last_step`` and ``last_end_ns`` are those of its
-    last event, ``tags`` all its tags. ``newest_second`` is in the name of the newest file of all.
+    ``session`` is the word in its name that stands for the session that wrote it, ``last_step`` and
+    ``last_window`` are those of its last event (-1: unknown), ``tags`` all its tags.
+    ``newest_second`` is in the name of the newest file of all.
     """
 
-    session_id: str = ""
+    session: str = ""
     last_step: int = -1
-    last_end_ns: int = 0
+    last_window: int = -1
     tags: set[str] = field(default_factory=set)
     newest_second: int = 0
 
@@ -58,12 +63,23 @@ def read_history(run_directory: Path) -> RunHistory:
         for event in _events(path):
             if event.HasField("summary"):
                 history.last_step = event.step
-                history.last_end_ns = round(event.wall_time * 1e9)
+                history.last_window = _window_of(event)
                 history.tags.update(value.tag for value in event.summary.value)
         if history.tags:
-            history.session_id = path.name.rpartition(".")[2]
+            history.session = path.name.rpartition(".")[2]
             break
     return history
+
+
+def session_word(session_id: str) -> str:
+    """Return what stands for a session in the name of its event files."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", session_id)
+
+
+def _window_of(event: Event) -> int:
+    """Return the number of the window that an event was written for; -1: it names none."""
+    match = _WINDOW.fullmatch(event.source_metadata.writer)
+    return int(match.group(1)) if match else -1
 
 
 def _event_files(run_directory: Path) -> list[Path]:
@@ -105,19 +121,23 @@ class EventFile:
 
     def __init__(self, run_directory: Path, session_id: str, newest_second: int) -> None:
         self._directory = run_directory
-        self._session_id = re.sub(r"[^A-Za-z0-9_-]", "-", session_id)
+        self._session = session_word(session_id)
         self._newest_second = newest_second
         self._path: Path | None = None
         self._identity = (0, 0)
         """Device and inode of the file at ``_path``, as it was created."""
         self._size_bytes = 0
 
-    def append(self, end_ns: int, step: int, scalars: Mapping[str, float]) -> None:
-        """Write one event with all ``scalars`` (tag → value). Raises OSError and leaves nothing."""
+    def append(self, window: int, end_ns: int, step: int, scalars: Mapping[str, float]) -> None:
+        """Write the event of a window, given by number, with all ``scalars`` (tag → value).
+
+        Raises OSError and leaves nothing.
+        """
         summary = Summary(
             value=[Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         )
         event = Event(wall_time=end_ns / 1e9, step=step, summary=summary)
+        event.source_metadata.writer = f"msmon window {window}"
         file = self._open()
         try:
             if self._size_bytes == 0:
@@ -149,7 +169,7 @@ class EventFile:
         self._newest_second = max(int(time.time()), self._newest_second + 1)
         name = (
             f"events.out.tfevents.{self._newest_second:010d}."
-            f"{socket.gethostname()}.{os.getpid()}.{self._session_id}"
+            f"{socket.gethostname()}.{os.getpid()}.{self._session}"
         )
         file = io.FileIO(self._directory / name, "x")
         self._path = self._directory / name

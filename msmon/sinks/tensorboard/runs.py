@@ -14,7 +14,12 @@ from msmon.records.batch import printable
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.windows import OTHER_NAME, Window, quantile_ns
 from msmon.sessions import Gap, SessionInfo
-from msmon.sinks.tensorboard.event_files import EventFile, RunHistory, read_history
+from msmon.sinks.tensorboard.event_files import (
+    EventFile,
+    RunHistory,
+    read_history,
+    session_word,
+)
 from msmon.sinks.tensorboard.run_directories import RunDirectory
 
 ADMITTED_PER_TOP = 4
@@ -43,7 +48,7 @@ class SessionRuns:
         self._last_gap_seq = 0
         self._devices = {path.name for path in directory.path.glob("device_*")}
         """Names of their runs; a set of at most MAX_DEVICES, save where more were there before."""
-        self._left_out_end_ns = 0
+        self._left_out_window = -1
 
     @property
     def path(self) -> Path:
@@ -85,9 +90,9 @@ class SessionRuns:
 
     def _leave_out(self, window: Window, rows: list[int]) -> None:
         """Count the records of devices without a run, which the host run tells of."""
-        if not rows or window.end_ns <= self._left_out_end_ns:
+        if not rows or window.index <= self._left_out_window:
             return  # counted: the window is handed in again after a failure
-        self._left_out_end_ns = window.end_ns
+        self._left_out_window = window.index
         records = sum(window.operators["count"][rows].tolist())
         if "Dropped/devices" not in self._losses:
             _log.warning(
@@ -115,21 +120,21 @@ class _Run:
         history = read_history(path)
         self._file = EventFile(path, session_id, history.newest_second)
         self._step = history.last_step
-        self._written_end_ns = history.last_end_ns if history.session_id == session_id else 0
+        continued = history.session == session_word(session_id)
+        self._written_window = history.last_window if continued else -1
         self._operators = _Admission(top, history)
         tags = (tag.partition("/") for tag in history.tags)
         self._domains = {rest for kind, _, rest in tags if kind == ActivityKind.Marker.name}
         self._domains.discard(OTHER_NAME)
 
     def write(self, window: Window, rows: list[int], extra: Scalars) -> None:
-        if window.end_ns <= self._written_end_ns:
+        if window.index <= self._written_window:
             return  # it is written: sent again after a restart, or after another run failed
         scalars = {**self._totals(window, rows), **self._operator_scalars(window, rows), **extra}
         step = window.step if window.step >= 0 else self._step + 1
-        self._file.append(window.end_ns, step, scalars)
+        self._file.append(window.index, window.end_ns, step, scalars)
         self._step = step
-        # as precise as the wall time in the file, so that a restart compares alike
-        self._written_end_ns = round(window.end_ns / 1e9 * 1e9)
+        self._written_window = window.index
 
     def _totals(self, window: Window, rows: list[int]) -> Scalars:
         totals: Scalars = {}

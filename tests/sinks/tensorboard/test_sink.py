@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import os
@@ -113,6 +114,29 @@ def test_steps_go_on_after_a_restart_and_resent_windows_do_not_count_twice(
     assert [row[0] for row in rows] == [0, 1, 2, 3]
     assert [row[1] for row in rows] == [1_700_000_000.0 + index for index in (1, 2, 3, 4)]
     assert len(list(run.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["s1", "agent/17 a"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_window_is_known_by_its_number_whatever_the_clock_says(
+    tmp_path: Path, name: str, restarted: bool
+) -> None:
+    random = np.random.default_rng(3)
+    sink = TensorBoardSink(dir=str(tmp_path))
+    sink.open_session(session(name))
+    for index in range(40):
+        back_ns = 3600 * 10**9 if index >= 20 else 0
+        end_ns = BASE_NS - back_ns + index * 10**9 + int(random.integers(0, 10**9))
+        numbered = dataclasses.replace(window(index, MATMUL), end_ns=end_ns)
+        sink.write_window(name, index + 2, numbered)
+        if restarted:
+            sink.close()
+            sink = TensorBoardSink(dir=str(tmp_path))
+        sink.open_session(session(name))
+        sink.write_window(name, index + 2, numbered)
+    sink.close()
+    steps = [row[0] for row in scalars(tmp_path / "node-1/rank_0/device_0", "Kernel")]
+    assert steps == list(range(40))
 
 
 def test_a_torn_tail_of_an_earlier_file_is_no_obstacle(tmp_path: Path) -> None:
