@@ -51,6 +51,11 @@ class DropStage(Vocabulary):
     """The queue of an output was full."""
     DISK = "disk"
     """An output failed to write."""
+    WINDOWS = "windows"
+    """Windows of statistics that were lost at any place, as the records in them. The records
+    themselves may well be in an export, so they are a stage of their own."""
+    REFUSED = "refused"
+    """The daemon does not take the session, or can't read a message of it."""
     PAUSED = "paused"
     """Only gaps have it: a trace had the profiler, so nothing was recorded and nothing dropped."""
     OTHER = "other"
@@ -227,6 +232,10 @@ class Gap:
     end_ns: Nanoseconds
     records: Optional[CountsByKind]
     reason: Sentence = ""
+
+
+LOST_END = "lost"
+"""Reason of an end that the daemon wrote because the process vanished. It may come back."""
 
 
 @dataclass(frozen=True)

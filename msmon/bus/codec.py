@@ -122,12 +122,17 @@ def _telling_of_unread_rows(reply: Reply, header: dict[str, Any]) -> Reply:
     return dataclasses.replace(reply, text=f"{reply.text}; {told}" if reply.text else told)
 
 
+def header_of(frames: Sequence[bytes]) -> dict[str, Any]:
+    """Return the plain header of a message that may not be valid; {} if it can't be read."""
+    try:
+        return _unpack(frames[0]) if frames else {}
+    except UsageError:
+        return {}
+
+
 def message_id_of(frames: Sequence[bytes]) -> str:
     """Return the id of a message that may not be valid otherwise; empty if it has none."""
-    try:
-        message_id = _unpack(frames[0]).get("id") if frames else None
-    except UsageError:
-        return ""
+    message_id = header_of(frames).get("id")
     valid = isinstance(message_id, str) and len(message_id) <= MAX_ID_CHARACTERS
     return str(message_id) if valid else ""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msmon.bus import messages
 from msmon.bus.codec import Envelope
@@ -14,7 +15,8 @@ from msmon.daemon.access.identity import confirmed
 from msmon.daemon.access.roles import REGISTERS
 from msmon.daemon.commands.commander import Commander
 from msmon.daemon.registry import Process, Registry
-from msmon.daemon.streams import STREAM_TYPES, Streams
+from msmon.daemon.streams.losses import STREAM_TYPES, unreadable
+from msmon.daemon.streams.streams import Streams
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 
@@ -92,6 +94,21 @@ class Agents:
             self._commander.answered(process, envelope.message_id, message)
         elif isinstance(message, messages.Goodbye):
             self._bid_farewell(process, message.reason)
+
+    def pass_over(
+        self, route: bytes, header: Mapping[str, Any], payload: Sequence[bytes], reason: str
+    ) -> bool:
+        """Take an invalid message of a stream as a loss; False where it is none of a process here.
+
+        ``header`` is the plain map of its first frame. Raises what the streams refuse.
+        """
+        process = self._registry.of_route(route)
+        message = unreadable(header, payload, reason)
+        if process is None or message is None:
+            return False
+        self._registry.heard(process, time.monotonic())
+        self._streams.pass_over(process, message)
+        return True
 
     def _bid_farewell(self, process: Process, reason: str) -> None:
         owner = {"owner": process.peer.owner}

@@ -18,7 +18,7 @@ import zmq
 
 from msmon import __version__
 from msmon.bus import messages
-from msmon.bus.codec import MAX_FRAMES, Envelope, decode, message_id_of
+from msmon.bus.codec import MAX_FRAMES, Envelope, decode, header_of, message_id_of
 from msmon.bus.messages import Message, Refused, Welcome
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.audit import AuditLog
@@ -35,10 +35,10 @@ from msmon.daemon.connection import PRICES, REFUSED_PRICE, Connection, charged_s
 from msmon.daemon.connections import Connections
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.registry import Process, Registry
-from msmon.daemon.streams import Streams
+from msmon.daemon.streams.streams import Streams
 from msmon.daemon.timing import Timing
 from msmon.daemon.transport import Transport
-from msmon.errors import CommandRefused, MsmonError
+from msmon.errors import CommandRefused, MsmonError, ProtocolMismatch, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +155,9 @@ class Broker:
     ) -> type[Message] | None:
         """Act on a message, or tell its sender why not; return its type if it was acted on."""
         try:
-            envelope = decode(body, sender="the sender", receiver="the daemon")
+            envelope = self._decoded(connection, peer, body)
+            if envelope is None:
+                return None
             kind = type(envelope.message)
             if not peer.may_send(kind):
                 raise self._forbidden(peer, envelope.message)
@@ -173,6 +175,26 @@ class Broker:
             )
             raise  # The transport counts and logs it.
         return kind
+
+    def _decoded(self, connection: Connection, peer: Peer, body: list[bytes]) -> Envelope | None:
+        """Return a message. None for one of a stream that can't be read: it is lost and counted.
+
+        Example: an agent of a newer version sends a field that this daemon does not know. Raises
+        what ``decode`` raises for all others.
+        """
+        try:
+            return decode(body, sender="the sender", receiver="the daemon")
+        except ProtocolMismatch:
+            raise
+        except UsageError as error:
+            header, reason = header_of(body), error.message
+            if not peer.may_send(messages.Records) or not self._agents.pass_over(
+                connection.route, header, body[1:], reason
+            ):
+                raise
+            self._note_refusal(connection, error, peer.owner)
+            self._charge(connection, REFUSED_PRICE, peer.name)
+            return None
 
     def _act(
         self, connection: Connection, peer: Peer, envelope: Envelope, header_bytes: int
@@ -215,13 +237,17 @@ class Broker:
     def _refuse(
         self, connection: Connection, body: list[bytes], error: MsmonError, owner: str
     ) -> None:
+        self._note_refusal(connection, error, owner)
+        refused = Refused(error.message, error.next_step)
+        self._transport.send(connection.route, refused, message_id_of(body))
+
+    def _note_refusal(self, connection: Connection, error: MsmonError, owner: str) -> None:
+        """Count a message that is refused, and log the first of a connection."""
         self._refused_messages += 1
         if not connection.logged:
             connection.logged = True
             extra = {"owner": owner}
             _log.warning("message from %s refused: %s", owner, error.message, extra=extra)
-        refused = Refused(error.message, error.next_step)
-        self._transport.send(connection.route, refused, message_id_of(body))
 
     def _refusals(self) -> tuple[int, int]:
         """Return how many messages were refused, and how many connections at the door.

@@ -17,8 +17,8 @@ from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Life, Process
-from msmon.daemon.stream import Stream
-from msmon.daemon.streams import Streams
+from msmon.daemon.streams.stream import Stream
+from msmon.daemon.streams.streams import Streams
 from msmon.sessions import Drops, merged_drops, with_known_stages
 
 NOT_SHOWN = "not shown: the process belongs to another user"

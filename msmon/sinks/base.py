@@ -133,6 +133,12 @@ class Sink(abc.ABC):
     def write_note(self, session_id: str, seq: int, key: str, value: str) -> None:
         """Take a fact about the session, say "parallel_group_info" with a JSON text."""
 
+    def pass_over(self, session_id: str, seq: int) -> None:
+        """Take note that messages up to ``seq`` hold nothing for this sink.
+
+        A sink that goes on after a restart of the daemon stores the number with its next commit.
+        """
+
     @abc.abstractmethod
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         """End the output of a session; its files are complete after the next ``commit``."""

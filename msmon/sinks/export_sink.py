@@ -21,6 +21,7 @@ class ExportSink(ResumableSink):
     """
 
     WANTS_RECORDS = True
+    WANTS_WINDOWS = False
     OWN_PROCESS = True
     OPTIONS = (
         Option(

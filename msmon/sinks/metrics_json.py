@@ -54,8 +54,9 @@ class MetricsJsonSink(Sink):
     """Appends lines to one file, or prints them.
 
     The lines of one commit go out in few writes, so that a reader mostly sees whole lines. They
-    go out earlier where too many wait. After an error a line may be there twice, as all that was
-    given since the last commit is given again.
+    go out earlier where too many wait. After an error the file is cut back to the last commit,
+    because all that was given since is given again. Where that can't be done, because it is no file
+    or somebody else has added to it, a line may be torn or there twice.
     """
 
     NAME = "metrics-json"
@@ -82,6 +83,9 @@ class MetricsJsonSink(Sink):
         path = self.options.get("path", STDOUT)
         self._descriptor = sys.stdout.fileno() if path == STDOUT else _open_for_append(path)
         self._owned = path != STDOUT
+        self._committed_bytes = self._length()
+        self._end_bytes = self._committed_bytes
+        """Where the file ends if nobody else writes to it."""
 
     def open_session(self, session: SessionInfo) -> SessionOutput:
         self._sessions[session.session_id] = session
@@ -132,7 +136,9 @@ class MetricsJsonSink(Sink):
         self._write_out()
         failure, self._failure = self._failure, None
         if failure is not None:
+            self._cut_back()
             raise failure
+        self._committed_bytes = self._end_bytes = self._length()
 
     def close(self) -> None:
         if self._owned:
@@ -160,8 +166,19 @@ class MetricsJsonSink(Sink):
         # the end of a line, until a write was whole.
         self._before = b"\n"
         while view:
-            view = view[os.write(self._descriptor, view) :]
+            written = os.write(self._descriptor, view)
+            self._end_bytes += written
+            view = view[written:]
         self._before = b""
+
+    def _cut_back(self) -> None:
+        """Remove what was written since the last commit, unless others have written too."""
+        if self._owned and self._length() == self._end_bytes:
+            os.ftruncate(self._descriptor, self._committed_bytes)
+            self._end_bytes, self._before = self._committed_bytes, b""
+
+    def _length(self) -> int:
+        return os.fstat(self._descriptor).st_size if self._owned else 0
 
 
 def _line(fields: dict[str, Any]) -> bytes:

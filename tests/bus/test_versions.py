@@ -170,6 +170,29 @@ def test_an_agent_of_a_newer_minor_version_is_welcome(daemon, say):
     assert daemon.row(7).pid == 7
 
 
+def test_an_agent_of_a_newer_minor_version_is_served_with_one_more_setting(say):
+    def say_newer(**header) -> dict:
+        return say(v=[1, 9], **header)
+
+    say_newer(type="hello", version="9", role="agent", process=PROCESS)
+    settings = {"kinds": "Kernel", "colour": "red"}
+    in_session = {"session_id": "a" * 32}
+    opened = say_newer(type="session-opened", seq=1, settings=settings, start_ns=5, **in_session)
+    assert (opened["type"], opened["seq"]) == ("ack", 1)
+
+
+def test_a_message_of_a_newer_agent_that_is_not_understood_holds_up_nothing(daemon, say):
+    def say_newer(**header) -> dict:
+        return say(v=[1, 9], session_id="a" * 32, **header)
+
+    say(v=[1, 9], type="hello", version="9", role="agent", process=PROCESS)
+    say_newer(type="session-opened", seq=1, settings={}, start_ns=5)
+    for seq, newer in ((2, {"type": "gap", "colour": "red"}), (3, {"type": "from-the-future"})):
+        answer = say_newer(seq=seq, **newer)
+        assert (answer["type"], answer["seq"]) == ("ack", seq)
+    assert daemon.row(7).drops == {"refused": None}
+
+
 def test_an_agent_of_another_major_version_is_told_which_side_to_upgrade(daemon, say):
     for version, side in (([2, 0], "the daemon"), ([0, 9], "the sender")):
         answer = say(v=version, type="hello", version="x", role="agent", process=PROCESS)

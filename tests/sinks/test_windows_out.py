@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -138,3 +139,52 @@ def test_the_log_shows_the_top_operators(
     assert "Kernel 'MatMul_" in operator
     assert "unknown no free buffer" in gap
     assert "closed: stop" in closed
+
+
+def test_after_a_full_disk_the_file_goes_on_behind_what_was_committed(
+    window: Window, session: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.json"
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path))
+    sink.write_window("session-0", 2, window)
+    sink.commit()
+    committed = path.read_bytes()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(committed) + 100, hard))
+    try:
+        sink.write_window("session-0", 3, window)
+        with pytest.raises(OSError, match="too large"):
+            sink.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert path.read_bytes() == committed
+    sink.write_window("session-0", 3, window)  # it is given again
+    sink.commit()
+    sink.close()
+    assert path.read_bytes() == committed + committed
+
+
+def test_a_file_that_others_write_too_is_not_cut(
+    window: Window, session: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.json"
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path))
+    with path.open("a") as other:
+        other.write('{"of": "another"}\n')
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        sink.write_window("session-0", 2, window)
+        with pytest.raises(OSError, match="too large"):
+            sink.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    sink.write_window("session-0", 2, window)
+    sink.commit()
+    sink.close()
+    other_line, torn, *rows = path.read_text().splitlines()
+    assert json.loads(other_line) == {"of": "another"}
+    assert not torn.endswith("}")
+    assert [json.loads(row)["window"] for row in rows] == [4, 4]

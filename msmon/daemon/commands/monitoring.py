@@ -22,8 +22,8 @@ from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Process, Registry
 from msmon.daemon.rows import identity
 from msmon.daemon.selection import ranks_meant
-from msmon.daemon.stream import owner_of, writes_anywhere
-from msmon.daemon.streams import Streams
+from msmon.daemon.streams.stream import owner_of, writes_anywhere
+from msmon.daemon.streams.streams import Streams
 from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.sessions import MonitorSettings
 from msmon.settings.options import MONITOR_OPTION, check_fields

@@ -17,7 +17,7 @@ from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Registry
 from msmon.daemon.rows import output_row, status_row
 from msmon.daemon.selection import Chooser, select, unknown_text
-from msmon.daemon.streams import Streams
+from msmon.daemon.streams.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 
 from msmon.bounds import added
 from msmon.daemon.outputs.export_roots import require_closed
@@ -18,7 +18,7 @@ from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import Window
-from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sessions import DropStage, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, ResumableSink, SessionOutput, Sink
 from msmon.sinks.exports import require_below, resolve_export
 
@@ -154,9 +154,15 @@ class Skipped(_InSession):
         return BASE_BYTES + KIND_BYTES * len(self.gap.records or ()) if self.gap else BASE_BYTES
 
     def apply(self, sink: Sink) -> None:
-        """Write the gap, if there is one."""
+        """Write the gap, if there is one; in any case the sink learns how far the session is."""
         if self.gap is not None:
             sink.write_gap(self.session_id, self.seq, self.gap)
+        else:
+            sink.pass_over(self.session_id, self.seq)
+
+    def can_join(self, following: Skipped) -> bool:
+        """Whether one may stand for both: what is lost must stay apart by its stage."""
+        return self.gap is None or following.gap is None or self.gap.stage == following.gap.stage
 
     def joined(self, following: Skipped) -> Skipped:
         """Return what stands for both."""
@@ -263,8 +269,14 @@ Answer = Union[SessionOutput, Committed, str, None]
 """What comes back: of Opening, Commit, ExportCheck, and of all others."""
 
 
-def kind_and_count(delivery: Any) -> tuple[str, int] | None:
-    """Return kind name and number of the records in a delivery; None where it has none."""
+def loss_of(delivery: Delivery, stage: DropStage) -> tuple[DropStage, Mapping[str, int]] | None:
+    """Return what is lost with a delivery: the stage it counts under, and records per kind.
+
+    ``stage`` is where it happens. Windows are a stage of their own, because the records in them may
+    well be in an export. None where nothing is lost that is counted.
+    """
     if isinstance(delivery, BatchDelivery):
-        return ActivityKind(delivery.kind).name, delivery.count
+        return stage, {ActivityKind(delivery.kind).name: delivery.count}
+    if isinstance(delivery, WindowDelivery):
+        return DropStage.WINDOWS, delivery.header.kept
     return None

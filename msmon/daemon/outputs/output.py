@@ -5,7 +5,8 @@ waits. The thread takes what is due, has the :mod:`writer <msmon.daemon.outputs.
 the sink, commits, and ends a process that has nothing to do.
 
 A session counts as safe up to what the sink has committed, or what was given up and counted.
-The agent still keeps what merely waits in this daemon's memory. What is known of a session
+The agent still keeps what merely waits in this daemon's memory, unless the output holds up
+others for too long (see :mod:`lag <msmon.daemon.outputs.lag>`). What is known of a session
 stays until :meth:`Output.forget`: that is the one rule of retention.
 """
 
@@ -25,7 +26,8 @@ from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.hosts import SinkHost, ThreadHost
-from msmon.daemon.outputs.output_session import FIRST_RETRY_S
+from msmon.daemon.outputs.lag import FIRST_RETRY_S
+from msmon.daemon.outputs.output_session import OutputSession
 from msmon.daemon.outputs.process import ProcessHost
 from msmon.daemon.outputs.rights import Limits
 from msmon.daemon.outputs.session_queue import QUEUE_BYTES, SessionQueue
@@ -121,13 +123,14 @@ class Output(SessionQueue):
         """Return what ``status`` tells of this output."""
         with self.changed:
             sessions = self.sessions.values()
-            problems = [session.block.reason for session in sessions if session.block is not None]
+            now_s = time.monotonic()
+            problems = list(filter(None, (self._problem_of(item, now_s) for item in sessions)))
             return OutputRow(
                 name=self.name,
                 options={key: str(value) for key, value in self._options.items()},
                 queue_bytes=self._held_bytes,
                 written=dict(self._writer.written),
-                drops=merged_drops(*(session.drops for session in sessions)),
+                drops=merged_drops(*(session.counted_drops for session in sessions)),
                 problem=problems[0] if problems else "",
             )
 
@@ -232,9 +235,20 @@ class Output(SessionQueue):
             self._writer.commit()
         with self.changed:
             for session in self.sessions.values():
-                for delivery in (*session.handed, *session.waiting):
-                    session.dropped(delivery, DropStage.DISK, "not written before the daemon ended")
+                self._count_unwritten(session)
         self._close_host()
+
+    def _count_unwritten(self, session: OutputSession) -> None:
+        """Count and log what is not written when the daemon ends; the lock is held."""
+        for delivery in (*session.handed, *session.waiting):
+            session.dropped(delivery, DropStage.DISK, "not written before the daemon ended")
+        if session.pending:
+            _log.error(
+                "output %s of session %s ends before all is written; dropped so far: %s; an agent "
+                "that lives sends again what was not acknowledged",
+                *(self.name, session.id, session.counted_drops),
+                extra={"owner": session.owner.name},
+            )
 
     def _close_host(self) -> None:
         try:

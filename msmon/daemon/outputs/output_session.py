@@ -8,36 +8,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Union
 
+from msmon.bounds import added
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import (
     Closing,
     Delivery,
     GapDelivery,
     Skipped,
-    kind_and_count,
+    WindowDelivery,
+    loss_of,
 )
+from msmon.daemon.outputs.lag import CAUGHT_UP_BYTES, Block, Lag
 from msmon.errors import MsmonError
 from msmon.sessions import Drops, DropStage, Gap, SessionInfo, merged_drops
 from msmon.sinks.base import SessionOutput
 
-FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 2.0
+MANY_WAITING = 4096
+"""With more than this waiting, gaps of different stages become one, to bound the memory."""
 
 OpenAnswer = Union["tuple[str, ...]", MsmonError]
 """The files of a session, or why it could not be opened."""
-
-
-@dataclass
-class Block:
-    """Why a session can't be written at the moment. The output's thread writes it.
-
-    ``since_s``: when that began (monotonic). ``retry_delay_s``: how long it waits after the next
-    failure, twice as long each time.
-    """
-
-    since_s: float
-    reason: str
-    retry_delay_s: float = FIRST_RETRY_S
 
 
 @dataclass
@@ -66,15 +56,20 @@ class OutputSession:
     """What an earlier daemon had written, as the sink says."""
     safe_seq: int = 0
     """Everything up to here is durable, or given up and counted."""
+    uncertain_seq: int = 0
+    """Up to here a commit was tried of which nothing was heard; 0: none."""
+    lag: Lag = field(default_factory=Lag)
     files: tuple[str, ...] = ()
     generation: int = -1
     """Generation of the sink that has this session open; -1: none."""
     was_open: bool = False
+    suspect: bool = False
+    """A commit that it took part in hung. The next one is of it alone, to find out."""
     block: Block | None = None
     closing_at_s: float = 0.0
     """When the end arrived that is still to be written; 0: none did."""
     drops: Drops = field(default_factory=dict)
-    """Records dropped here, per stage."""
+    """Records dropped here for good, per stage."""
     scheduled: bool = False
     """Whether the queue has it among those that are to be looked at."""
 
@@ -87,6 +82,25 @@ class OutputSession:
     def pending(self) -> bool:
         """Whether there is anything that is not durable."""
         return bool(self.waiting or self.handed)
+
+    @property
+    def acknowledged_seq(self) -> int:
+        """Everything up to here is durable or counted as dropped, for the time being or for good.
+
+        What stands before it may be acknowledged.
+        """
+        return max(self.safe_seq, self.lag.until_seq)
+
+    @property
+    def counted_drops(self) -> Drops:
+        """Records that are not written, per stage, with those that may be written later."""
+        return merged_drops(self.drops, self.lag.drops)
+
+    def leave_behind(self) -> None:
+        """Have nobody wait for this output any more: what waits for it counts as dropped."""
+        self.lag.behind = True
+        for delivery in (*self.handed, *self.waiting):
+            self.lag.acknowledged(delivery)
 
     @property
     def at_its_end(self) -> bool:
@@ -105,22 +119,52 @@ class OutputSession:
         self.closing_at_s = time.monotonic() if isinstance(delivery, Closing) else 0.0
         last = self.waiting[-1] if self.waiting else None
         before_bytes = self.size_bytes
-        if isinstance(delivery, Skipped) and isinstance(last, Skipped):
+        if self.lag.behind:
+            self.lag.acknowledged(delivery)
+        if isinstance(delivery, Skipped) and self._can_join(last, delivery):
+            assert isinstance(last, Skipped)
             delivery = last.joined(delivery)
             self.size_bytes -= self.waiting.pop().size_bytes
         self.waiting.append(delivery)
         self.size_bytes += delivery.size_bytes
         return self.size_bytes - before_bytes
 
+    def _can_join(self, last: Delivery | None, following: Skipped) -> bool:
+        """Whether one is to stand for both.
+
+        Not where a commit may have reached just the first of them: see :meth:`opened`.
+        """
+        if not isinstance(last, Skipped) or last.seq == self.uncertain_seq:
+            return False
+        return last.can_join(following) or len(self.waiting) > MANY_WAITING
+
     def opened(self, opened: SessionOutput, generation: int) -> None:
-        """The sink, made anew ``generation`` times, has the session open."""
+        """The sink, made anew ``generation`` times, has the session open.
+
+        What was counted as dropped, and is durable all the same, is counted no longer: the process
+        was ended before it could answer, but after it had committed.
+        """
         self.generation = generation
         self.was_open = True
         self.files = opened.files
         self.written_seq = self.handed_seq = opened.written_seq
         self.taken_seq = max(self.taken_seq, opened.written_seq)
+        self.uncertain_seq = 0
+        self._take_back_drops()
         if not self.pending:
             self.block = None
+
+    def _take_back_drops(self) -> None:
+        """Don't count as dropped what the sink says it has."""
+        for delivery in self.waiting:
+            if delivery.seq > self.written_seq:
+                return
+            if not isinstance(delivery, Skipped) or delivery.gap is None:
+                continue
+            stage, counted = delivery.gap.stage, self.drops.get(delivery.gap.stage)
+            if stage in (DropStage.DISK, DropStage.SINK) and counted:
+                durable = sum((delivery.gap.records or {}).values())
+                self.drops[stage] = max(0, counted - durable)
 
     def is_new(self, delivery: Delivery) -> bool:
         """Whether the sink is to be given this; an earlier daemon may have written it.
@@ -141,10 +185,12 @@ class OutputSession:
         begins_seq = following.seq
         if isinstance(following, Skipped) and following.first_seq:
             begins_seq = following.first_seq
-        if self.handed_seq and begins_seq > self.handed_seq + 1:
+        told = isinstance(following, GapDelivery) and following.found_here
+        if self.handed_seq and not told and begins_seq > self.handed_seq + 1:
             now_ns = time.time_ns()
             reason = "the daemon ended before it could write"
             gap = Gap(DropStage.SINK, now_ns, now_ns, None, reason)
+            self.drops = merged_drops(self.drops, {DropStage.SINK: None})
             self.waiting.appendleft(GapDelivery(self.id, begins_seq - 1, gap, found_here=True))
             self.handed_seq = begins_seq - 1
         return self.waiting[0]
@@ -180,7 +226,13 @@ class OutputSession:
         released = list(self.handed)
         self.handed.clear()
         self.size_bytes -= sum(delivery.size_bytes for delivery in released)
-        self.block = None
+        self.block, self.suspect, self.uncertain_seq = None, False, 0
+        for delivery in released:
+            self.lag.settled(delivery)
+        if not self.waiting:
+            self.lag.nothing_waits()
+        elif self.size_bytes <= CAUGHT_UP_BYTES:
+            self.lag.behind = False
         self.safe_seq = max(self.safe_seq, released[-1].seq if self.waiting else self.taken_seq)
         if isinstance(released[-1], Closing):
             self.generation = -1
@@ -204,6 +256,7 @@ class OutputSession:
             self.append(delivery if kept else self.dropped(delivery, stage, reason))
         if not self.was_open or not pending or not isinstance(pending[-1], Closing):
             self.waiting.clear()
+            self.lag.nothing_waits()
             self.block, self.size_bytes = None, 0
         self.generation, self.handed_seq, self.closing_at_s = -1, 0, 0.0
         self.safe_seq = self.taken_seq
@@ -216,13 +269,16 @@ class OutputSession:
         """
         if isinstance(delivery, Skipped):
             return delivery
+        self.lag.settled(delivery)
         gap = delivery.gap if isinstance(delivery, GapDelivery) else None
-        records = kind_and_count(delivery)
-        if records is not None:
-            kind, count = records
-            self.drops = merged_drops(self.drops, {stage: count})
-            now_ns = time.time_ns()
-            gap = Gap(stage, now_ns, now_ns, {kind: count}, reason)
+        loss = loss_of(delivery, stage)
+        if loss is not None and any(loss[1].values()):
+            stage, records = loss
+            self.drops = merged_drops(self.drops, {stage: added(*records.values())})
+            start_ns = end_ns = time.time_ns()
+            if isinstance(delivery, WindowDelivery):
+                start_ns, end_ns = delivery.header.start_ns, delivery.header.end_ns
+            gap = Gap(stage, start_ns, end_ns, dict(records), reason)
         return Skipped(self.id, delivery.seq, gap=gap)
 
 

@@ -20,6 +20,7 @@ from msmon.daemon.access.owners import Owner, owner_directory
 from msmon.daemon.access.shares import Shares
 from msmon.daemon.outputs.delivery import Delivery, ExportCheck
 from msmon.daemon.outputs.export_roots import ExportRoots
+from msmon.daemon.outputs.lag import HOLD_UP_S
 from msmon.daemon.outputs.output import IDLE_S, CheckDone, Output
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.rights import Limits, lends_own_rights, warn_of_missing_rights
@@ -146,6 +147,19 @@ class Outputs:
         if not any(output.wants_records for output in outputs):
             self._on_commit(delivery.session_id, delivery.seq)
 
+    def check(self, now_s: float) -> None:
+        """Leave outputs behind that hold up the others of a session; ``now_s`` is monotonic.
+
+        Called again and again. See :mod:`lag <msmon.daemon.outputs.lag>`.
+        """
+        with self._lock:
+            routes = [item for item in self._routes.items() if len(item[1]) > 1]
+        for session_id, outputs in routes:
+            for output in outputs:
+                held_up_s = output.held_up_s(session_id, now_s) if output.wants_records else 0.0
+                if held_up_s > HOLD_UP_S and _others_wait(output, outputs, session_id):
+                    output.leave_behind(session_id)
+
     def forget(self, session_id: str) -> None:
         """Release all that is known of a closed session; nothing of it comes again."""
         with self._lock:
@@ -222,6 +236,21 @@ class Outputs:
         ]
         if safe:
             self._on_commit(session_id, min(safe))
+
+
+def _others_wait(slow: Output, outputs: tuple[Output, ...], session_id: str) -> bool:
+    """Whether an output holds more of a session than another one that holds up its stream.
+
+    One of windows only waits once the agent has stopped to send.
+    """
+    if slow.is_heavy(session_id):
+        return True
+    safe_seq = slow.safe_seq(session_id)
+    return any(
+        other.safe_seq(session_id) > safe_seq
+        for other in outputs
+        if other is not slow and other.wants_records
+    )
 
 
 class _Answers:

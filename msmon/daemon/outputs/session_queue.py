@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from msmon.daemon.outputs.delivery import (
     Closing,
     Delivery,
 )
+from msmon.daemon.outputs.lag import HEAVY_BYTES, HOLD_UP_S
 from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession, skipped
 from msmon.sessions import Drops, DropStage, SessionInfo
 
@@ -34,6 +36,9 @@ OWNERS_PER_QUEUE = 4
 
 _AT_ONCE_S = -1.0
 """When a session is due whose opening somebody waits for: before all that its owner has waiting."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class SessionQueue(abc.ABC):
@@ -58,6 +63,8 @@ class SessionQueue(abc.ABC):
         """What else the thread is to do, before all deliveries."""
         self.deadline_s: float | None = None
         """When the daemon ends (monotonic). Once it is set, nothing more is taken."""
+        self.asked_at_s: float | None = None
+        """Since when the sink has not answered (monotonic); the output's thread writes it."""
         self._unwanted = unwanted
         self._queue_bytes = queue_bytes
         self._shares: Shares | None = None
@@ -85,6 +92,7 @@ class SessionQueue(abc.ABC):
                 session.session_id, OutputSession(session, owner, None)
             )
             known.answer = answer
+            known.closing_at_s = 0.0  # its end, if that is still to be written, was not the last
             self.schedule(known, _AT_ONCE_S)
 
     def put(self, delivery: Delivery) -> None:
@@ -101,16 +109,16 @@ class SessionQueue(abc.ABC):
             self.schedule(session)
 
     def safe_seq(self, session_id: str) -> int:
-        """Everything of a session up to here is durable, or given up and counted."""
+        """Everything of a session up to here is durable, or counted as dropped."""
         with self.changed:
             session = self.sessions.get(session_id)
-            return session.safe_seq if session else 0
+            return session.acknowledged_seq if session else 0
 
     def drops(self, session_id: str) -> Drops:
         """Records of a session dropped in this output so far, per stage."""
         with self.changed:
             session = self.sessions.get(session_id)
-            return dict(session.drops) if session else {}
+            return session.counted_drops if session else {}
 
     def files(self, session_id: str) -> tuple[str, ...]:
         """Absolute paths of the files of a session."""
@@ -122,7 +130,49 @@ class SessionQueue(abc.ABC):
         """Why a session can't be written at the moment; "" when it can."""
         with self.changed:
             session = self.sessions.get(session_id)
-            return session.block.reason if session and session.block else ""
+            return self._problem_of(session, time.monotonic()) if session else ""
+
+    def _problem_of(self, session: OutputSession, now_s: float) -> str:
+        """Return what is wrong with one session: it fails, hangs or is slow; lock held."""
+        silent_s = 0.0 if self.asked_at_s is None else now_s - self.asked_at_s
+        if silent_s > HOLD_UP_S and session.pending:
+            return f"output {self.name} has not answered for {silent_s:.0f} s"
+        if session.block is not None:
+            return session.block.reason
+        if session.lag.behind:
+            size_mib = session.size_bytes / (1 << 20)
+            return f"output {self.name} is too slow: {size_mib:.1f} MiB wait for it"
+        return ""
+
+    def held_up_s(self, session_id: str, now_s: float) -> float:
+        """How long this output has held up the others of a session; 0: it does not, or no more."""
+        with self.changed:
+            session = self.sessions.get(session_id)
+            if session is None or session.lag.behind or not session.pending:
+                return 0.0
+            return session.lag.held_up_s(session.safe_seq, session.size_bytes, now_s)
+
+    def is_heavy(self, session_id: str) -> bool:
+        """Whether so much of a session waits here that its agent stops to send."""
+        with self.changed:
+            session = self.sessions.get(session_id)
+            return session is not None and session.size_bytes > HEAVY_BYTES
+
+    def leave_behind(self, session_id: str) -> None:
+        """Have nobody wait for this output in a session until it has caught up."""
+        with self.changed:
+            session = self.sessions.get(session_id)
+            if session is None:
+                return
+            session.leave_behind()
+            problem = self._problem_of(session, time.monotonic())
+            dropped = session.lag.drops
+        _log.error(
+            "output %s of session %s is left behind: %s; counted as dropped until written: %s",
+            *(self.name, session_id, problem, dropped),
+            extra={"owner": session.owner.name},
+        )
+        self.on_safe(session_id)
 
     def _fitting(self, session: OutputSession, delivery: Delivery) -> Delivery:
         """Return the delivery, or what stands for it when there is no room; lock held."""

@@ -1,9 +1,11 @@
 """What sessions need to go on after a restart of the daemon, in its state directory.
 
 One small file per session and output, in a directory per owner. Only the daemon can write
-there, so what it reads is what it wrote. How much one owner can have kept is bounded. Before an
-entry grows, the oldest entries of sessions that are not open are removed. If that makes too little
-room, nothing is stored and the session fails.
+there, so what it reads is what it wrote. An entry stays when its session is forgotten: an agent
+that was suspended meanwhile, and never heard of the last acknowledgement, sends the end of the
+session again, and the entry says that it is written. How much one owner can have kept is bounded.
+Before an entry grows, the oldest entries of sessions that are not open are removed. If that makes
+too little room, nothing is stored and the session fails.
 """
 
 from __future__ import annotations
@@ -49,13 +51,10 @@ class ProgressDirectory:
         return known
 
     def forget(self, session_id: str) -> None:
-        """Remove the progress of a session of which nothing comes again."""
+        """Release the progress of a session that is not open any more; its entry stays."""
         self._open.pop(session_id, None)
         if self._directory is not None:
-            path = self._path(session_id)
-            self._paths_in_use.discard(path)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            self._paths_in_use.discard(self._path(session_id))
 
     def _path(self, session_id: str) -> Path:
         assert self._directory is not None

@@ -14,25 +14,23 @@ import time
 
 from msmon.bounds import added
 from msmon.daemon.outputs.delivery import (
+    Answer,
+    BatchDelivery,
     Commit,
     Committed,
     Delivery,
     Forgetting,
     Opening,
-    Skipped,
-    kind_and_count,
+    Request,
 )
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.hosts import HostEnded, SinkHost
-from msmon.daemon.outputs.output_session import (
-    LAST_RETRY_S,
-    Block,
-    OpenAnswer,
-    OutputSession,
-)
+from msmon.daemon.outputs.lag import LAST_RETRY_S, Block
+from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession
 from msmon.daemon.outputs.session_queue import SessionQueue
 from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.errors import MsmonError, SinkError
+from msmon.records.kinds import ActivityKind
 from msmon.sessions import DropStage
 from msmon.sinks.base import SessionOutput
 
@@ -40,9 +38,6 @@ COMMIT_INTERVAL_S = 0.25
 COMMIT_BYTES = 8 << 20
 GIVE_UP_AFTER_S = 60.0
 """A session that has ended and still can't be written is given up after this time."""
-
-HUNG_RETRY_S = 30.0
-"""A session in whose call the process hung is not tried again sooner."""
 
 SHARE_RETRY_S = 0.1
 """An owner that has used up its share of the disk waits so long for more."""
@@ -84,12 +79,16 @@ class SessionWriter:
         if self._is_hopeless(session):
             self._give_up(session, "the output failed for too long")
             return
+        if session.suspect:
+            self.commit()  # what the others have handed over must not hang with it
         try:
             self._ensure_open(session)
             if not self._give_waiting(session):
                 return
         except (SinkError, OSError) as error:
             self._block(session, error)
+        if session.suspect:
+            self.commit()
         with self._changed:
             if session.block is None and session.waiting and not session.at_its_end:
                 self._queue.schedule(session)
@@ -99,13 +98,21 @@ class SessionWriter:
         self._uncommitted_bytes, self.commit_at_s = 0, None
         with self._changed:
             touched = [session for session in self._queue.sessions.values() if session.handed]
+            for session in touched:
+                session.uncertain_seq = session.handed[-1].seq
         if not touched:
             return
+        failure: Exception | None = None
         try:
-            committed = self._host.ask(Commit())
+            committed = self._ask(Commit())
             assert isinstance(committed, Committed)
         except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the thread
+            failure = error
             committed = Committed({}, {session.id: str(error) for session in touched})
+        if isinstance(failure, HostEnded) and failure.hung and len(touched) > 1:
+            for session in touched:
+                session.suspect = True
+            failure = None
         with self._changed:
             for session_id, files in committed.files.items():
                 if session_id in self._queue.sessions:
@@ -115,9 +122,17 @@ class SessionWriter:
             if session.generation != self._host.generation:
                 reason = reason or "the process of the output ended"
             if reason:
-                self._block(session, SinkError(reason))
+                self._block(session, failure or SinkError(reason))
             else:
                 self._release(session)
+
+    def _ask(self, request: Request) -> Answer:
+        """Ask the sink, and have the queue know since when it has not answered."""
+        self._queue.asked_at_s = time.monotonic()
+        try:
+            return self._host.ask(request)
+        finally:
+            self._queue.asked_at_s = None
 
     def forget(self, session_id: str) -> None:
         """Release all that is known of a session that was closed."""
@@ -129,7 +144,7 @@ class SessionWriter:
         self._progress.forget(session_id)
         if self._host.running:
             try:
-                self._host.ask(Forgetting(session_id))
+                self._ask(Forgetting(session_id))
             except Exception as error:  # noqa: BLE001 - a plug-in's bug must not end the thread
                 _log.warning(
                     "session %s can't be forgotten: %s", session_id, error, extra=_owner(session)
@@ -148,7 +163,7 @@ class SessionWriter:
                 session.take_back()
             below = None if self._below is None else self._below.paths
             opening = Opening(session.info, self._progress.of(session.id), below)
-            opened = self._host.ask(opening)
+            opened = self._ask(opening)
             assert isinstance(opened, SessionOutput)
         except Exception as error:
             failure = error if isinstance(error, MsmonError) else SinkError(str(error))
@@ -192,10 +207,9 @@ class SessionWriter:
 
     def _give(self, session: OutputSession, delivery: Delivery) -> None:
         """Give one delivery to the sink. Raises SinkError or OSError."""
-        only_a_place = isinstance(delivery, Skipped) and delivery.gap is None
         try:
-            if session.is_new(delivery) and not only_a_place:
-                self._host.ask(delivery)
+            if session.is_new(delivery):
+                self._ask(delivery)
         except (SinkError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - a plug-in's bug costs this delivery only
@@ -230,10 +244,9 @@ class SessionWriter:
                 )
             before_bytes = session.size_bytes
             for delivery in session.release():
-                records = kind_and_count(delivery)
-                if records is not None:
-                    kind, count = records
-                    self.written[kind] = added(self.written.get(kind, 0), count)
+                if isinstance(delivery, BatchDelivery):
+                    kind = ActivityKind(delivery.kind).name
+                    self.written[kind] = added(self.written.get(kind, 0), delivery.count)
             self._queue.hold(session, session.size_bytes - before_bytes)
             if session.waiting:
                 self._queue.schedule(session)
@@ -258,11 +271,9 @@ class SessionWriter:
                     extra=_owner(session),
                 )
                 session.block = Block(now_s, reason)
-            block = session.block
-            block.reason = reason
-            delay_s = HUNG_RETRY_S if isinstance(error, HostEnded) and error.hung else 0.0
-            self._queue.schedule(session, now_s + max(delay_s, block.retry_delay_s))
-            block.retry_delay_s = min(2 * block.retry_delay_s, LAST_RETRY_S)
+            session.block.reason = reason
+            hung = isinstance(error, HostEnded) and error.hung
+            self._queue.schedule(session, now_s + session.block.next_delay_s(hung))
 
     def _is_hopeless(self, session: OutputSession) -> bool:
         closing_s = session.closing_at_s

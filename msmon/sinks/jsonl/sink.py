@@ -12,8 +12,7 @@ from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import INVALID_ID, ActivityKind
 from msmon.records.markers import MarkerPairing
-from msmon.records.windows import Window
-from msmon.sessions import Gap, SessionEnd, SessionInfo
+from msmon.sessions import LOST_END, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.jsonl.files import RotatedFiles, line
@@ -65,9 +64,14 @@ class _SessionLines:
         self.files.state.notes[key] = value
         self.seq = seq
 
-    def end(self, seq: int) -> None:
-        """Write the closing lines: the group info, and the devices as the very last."""
+    def end(self, seq: int, comes_back: bool) -> None:
+        """Write the closing lines: the group info, and the devices as the very last.
+
+        ``comes_back``: its process only fell silent. Then open markers are kept.
+        """
         self.ended = True
+        if not comes_back:
+            self._pairing = MarkerPairing()
         if self.files.state.ended and self.seq == self.files.state.seq:
             return  # told once more after a restart of the daemon
         notes = self.files.state.notes
@@ -136,7 +140,7 @@ class JsonlSink(ExportSink):
         if session_id in self._sessions:
             self._sessions[session_id].write_records(seq, batch)
 
-    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+    def pass_over(self, session_id: str, seq: int) -> None:
         if session_id in self._sessions:
             self._sessions[session_id].seq = seq
 
@@ -158,7 +162,7 @@ class JsonlSink(ExportSink):
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         if session_id in self._sessions:
-            self._sessions[session_id].end(seq)
+            self._sessions[session_id].end(seq, comes_back=end.reason == LOST_END)
 
     def commit(self) -> dict[str, tuple[str, ...]]:
         failed: dict[str, str] = {}

@@ -10,7 +10,6 @@ from typing import Any
 
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
-from msmon.records.windows import Window
 from msmon.sessions import UNKNOWN_RANK, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
@@ -77,7 +76,7 @@ class SqliteSink(ExportSink):
         if session_id in self._open:
             self._open[session_id].write_records(seq, batch)
 
-    def write_window(self, session_id: str, seq: int, window: Window) -> None:
+    def pass_over(self, session_id: str, seq: int) -> None:
         if session_id in self._open:
             self._open[session_id].pass_over(seq)
 

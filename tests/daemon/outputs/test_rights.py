@@ -282,11 +282,17 @@ def test_a_restarted_daemon_goes_on_from_its_state_directory_and_doubles_nothing
     second.wait(4)
     second.outputs.forget("session-0")
     second.outputs.close(5)
+    third = Daemon(place, tmp_path / "state")
+    third.open(exported)
+    third.put(kernels(70), 3)  # it was suspended for long, and still has not heard it
+    third.end(4)
+    third.wait(4)
+    third.outputs.close(5)
     files = [item for item in (place / "alice").iterdir() if item.suffix in (".db", ".jsonl")]
     assert sum(map(rows, files)) == 120
     kept = owner_directory(tmp_path / "state", ALICE.name)
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
-    assert not list(kept.iterdir())
+    assert [item.stat().st_size < 1024 for item in kept.iterdir()] == [True]
     hidden = [item.name for item in (place / "alice").iterdir() if item.name.startswith(".")]
     assert hidden == []
 

@@ -47,9 +47,9 @@ def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
         return _records_delivery(message, payload)
     if isinstance(message, WindowReport):
         if _is_too_large(payload):
-            # Its records are not lost: an export may hold each of them.
             reason = "a window of statistics has too many rows"
-            gap = Gap(DropStage.DECODE, message.start_ns, message.end_ns, {}, reason)
+            kept = dict(message.kept)
+            gap = Gap(DropStage.WINDOWS, message.start_ns, message.end_ns, kept, reason)
             return GapDelivery(message.session_id, message.seq, gap)
         header = WindowHeader(**message.header_fields())
         return WindowDelivery(message.session_id, message.seq, header, payload)

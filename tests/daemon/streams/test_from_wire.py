@@ -8,7 +8,7 @@ import pytest
 
 from msmon.bus.messages import Records, SessionNote
 from msmon.daemon.outputs.delivery import BatchDelivery, GapDelivery, NoteDelivery
-from msmon.daemon.outputs.from_wire import MAX_NOTE_BYTES, delivery_of
+from msmon.daemon.streams.from_wire import MAX_NOTE_BYTES, delivery_of
 from msmon.records.kinds import ActivityKind
 
 KERNEL = int(ActivityKind.Kernel)

@@ -2,8 +2,10 @@
 
 Every message of a stream becomes one delivery to the outputs. A message that was seen before is
 a duplicate: it is dropped and acknowledged again. An agent hears that a message is safe once the
-outputs have said so. The session of a process that vanished is closed after a grace. Some
-time after its end a session is forgotten, here and in everything that keeps something of it.
+outputs have said so. What can't be taken is refused for good, counted and acknowledged (see
+:mod:`stream_losses <msmon.daemon.streams.losses>`). The session of a process that vanished is
+closed after a grace. Some time after its end a session is forgotten, here and in everything that
+keeps something of it.
 """
 
 from __future__ import annotations
@@ -15,32 +17,29 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from msmon.bounds import added
-from msmon.bus.messages import (
-    GapReport,
-    Message,
-    Records,
-    SessionClosed,
-    SessionNote,
-    SessionOpened,
-    WindowReport,
-)
+from msmon.bus.messages import SessionOpened
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.outputs.delivery import Closing, GapDelivery
-from msmon.daemon.outputs.from_wire import delivery_of
+from msmon.daemon.outputs.delivery import Closing, Delivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.registry import Life, Process
-from msmon.daemon.stream import Stream, daemon_id, owner_of, writes_anywhere
+from msmon.daemon.streams.admission import approved_settings, require_room
+from msmon.daemon.streams.from_wire import delivery_of
+from msmon.daemon.streams.losses import (
+    MAX_REFUSED_PER_PROCESS,
+    StreamMessage,
+    Unreadable,
+    lost_in,
+    refused_in,
+)
+from msmon.daemon.streams.openings import Openings
+from msmon.daemon.streams.stream import Stream, daemon_id
 from msmon.errors import CommandRefused, MsmonError
-from msmon.sessions import MonitorSettings, SessionEnd, SessionInfo, merged_drops
+from msmon.sessions import LOST_END, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
-STREAM_TYPES = (SessionOpened, Records, WindowReport, SessionNote, GapReport, SessionClosed)
-
-MAX_OPEN_SESSIONS_PER_PROCESS = 8
 WRITTEN_POLL_S = 0.02
 
 
@@ -71,7 +70,7 @@ class Streams:
         self._grace_s = grace_s
         self._keep_closed_s = keep_closed_s
         self._streams: dict[str, Stream] = {}
-        self._waiting: dict[str, list[asyncio.Future[OpenAnswer]]] = {}
+        self._openings = Openings()
 
     def get(self, session_id: str) -> Stream | None:
         """Return a stream that is open, or was until a short while ago."""
@@ -83,44 +82,71 @@ class Streams:
             return daemon_id(process.peer, session_id) if session_id else ""
         return ""
 
-    def take(self, process: Process, message: Message, payload: Sequence[bytes]) -> None:
-        """Take one stream message of a process. Raises CommandRefused when it makes no sense."""
-        assert isinstance(message, STREAM_TYPES)
-        session_id = daemon_id(process.peer, message.session_id)
-        stream = self._streams.get(session_id)
+    def take(self, process: Process, message: StreamMessage, payload: Sequence[bytes]) -> None:
+        """Take one stream message of a process.
+
+        Raises CommandRefused for a message of a session that was not opened here: its agent says
+        hello and sends it again, from the opening on. So it does for an id that no agent makes, and
+        for a session of another process.
+        """
+        stream = self._stream_of(process, message.session_id)
+        if isinstance(message, SessionOpened):
+            self._take_opening(process, message, stream)
+        elif (stream := self._awaiting(stream, message)) is not None:
+            renamed = dataclasses.replace(message, session_id=stream.session.session_id)
+            self._hand_over(stream, message, delivery_of(renamed, tuple(payload)))
+
+    def pass_over(self, process: Process, message: Unreadable) -> None:
+        """Take a message that can't be read as a loss, so that its stream goes on after it.
+
+        Raises what :meth:`take` raises.
+        """
+        stream = self._stream_of(process, message.session_id)
+        if message.opens:
+            if stream is None:
+                self._refuse(process, message.session_id, time.time_ns(), message.reason)
+            else:
+                self._acknowledge(process, message.session_id, max(stream.safe_seq, 1))
+        elif (stream := self._awaiting(stream, message)) is not None:
+            self._hand_over(stream, message, message.delivery(stream.session.session_id))
+
+    def _stream_of(self, process: Process, agent_id: str) -> Stream | None:
+        stream = self._streams.get(daemon_id(process.peer, agent_id))
         if stream is not None:
             stream.continue_with(process)
-        if isinstance(message, SessionOpened):
-            self._take_opening(process, message, session_id, stream)
-            return
+        return stream
+
+    def _awaiting(
+        self, stream: Stream | None, message: StreamMessage | Unreadable
+    ) -> Stream | None:
+        """Return the stream for which a message is new; one seen before is acknowledged again."""
         if stream is None:
             raise CommandRefused(f"session {message.session_id} was not opened here")
         if stream.lost:
             self._reopen(stream)
-        if message.seq <= stream.last_seq or stream.closed:
-            self._acknowledge(process, stream.agent_id, stream.safe_seq)
-            return
-        stream.last_seq = message.seq
-        self._hand_over(stream, message, payload)
+        if message.seq > stream.last_seq and (stream.refused or not stream.closed):
+            stream.last_seq = message.seq
+            return stream
+        self._acknowledge(stream.process, stream.agent_id, stream.safe_seq)
+        return None
 
     def _take_opening(
-        self, process: Process, message: SessionOpened, session_id: str, stream: Stream | None
+        self, process: Process, message: SessionOpened, stream: Stream | None
     ) -> None:
         if stream is not None:
             if stream.lost:
                 self._reopen(stream)
             self._acknowledge(process, message.session_id, max(stream.safe_seq, 1))
             return
-        running = [item for item in self._streams.values() if item.process is process]
-        if sum(not item.closed for item in running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
-            raise CommandRefused(f"{process.label} has too many open sessions")
-        settings = message.settings.checked()
-        self._take_share(process.peer.owner)
-        problem = ""
-        if settings.log_file and not self._may_export(process, session_id, settings):
-            problem = f"export to {settings.log_file} was not approved by this daemon"
-            _log.warning("%s: %s", process.label, problem, extra={"owner": process.peer.owner})
-            settings = dataclasses.replace(settings, log_file="")
+        try:
+            require_room(process, self._streams.values())
+            settings = message.settings.checked()
+            self._take_share(process.peer.owner)
+        except MsmonError as error:
+            self._refuse(process, message.session_id, message.start_ns, error.message)
+            return
+        session_id = daemon_id(process.peer, message.session_id)
+        settings, problem = approved_settings(process, session_id, settings, self._approvals)
         session = SessionInfo(
             session_id, process.info, settings, message.start_ns, process.peer.owner
         )
@@ -128,6 +154,25 @@ class Streams:
         self._streams[session_id] = stream
         process.session_id = session_id
         self._open(stream)
+
+    def _refuse(self, process: Process, agent_id: str, start_ns: int, reason: str) -> None:
+        """Refuse a session for good: what comes of it is counted, acknowledged and forgotten.
+
+        Sent again and again it would keep its agent from all that lies behind it.
+        """
+        owner, session_id = process.peer.owner, daemon_id(process.peer, agent_id)
+        _log.error("%s: session refused: %s", process.label, reason, extra={"owner": owner})
+        of_process = [
+            item for item in self._streams.values() if item.refused and item.process is process
+        ]
+        if len(of_process) >= MAX_REFUSED_PER_PROCESS:
+            self._forget(of_process[0])
+        session = SessionInfo(session_id, process.info, MonitorSettings(), start_ns, owner)
+        stream = Stream(session, process, agent_id, problem=reason, closed=True, refused=True)
+        stream.closed_s = time.monotonic()
+        self._streams[session_id] = stream
+        process.session_id = session_id
+        self._opened(stream, CommandRefused(f"the daemon refused the session: {reason}"))
 
     def _take_share(self, owner: str) -> None:
         """Count a session against its owner; one that ended longest ago makes room.
@@ -139,22 +184,11 @@ class Streams:
         ended = [
             stream
             for stream in self._streams.values()
-            if stream.closed and stream.process.peer.owner == owner
+            if stream.closed and not stream.refused and stream.process.peer.owner == owner
         ]
         if ended:
             self._forget(min(ended, key=lambda stream: stream.closed_s))
         self._shares.take(owner, Resource.SESSIONS)
-
-    def _may_export(self, process: Process, session_id: str, settings: MonitorSettings) -> bool:
-        """The path was checked when the command came; an agent's word alone doesn't count.
-
-        Not even an operator's, if it comes with a TCP key: the daemon would write with its own
-        rights wherever the holder of that key likes.
-        """
-        if writes_anywhere(process.peer):
-            return True
-        owner = owner_of(process.peer)
-        return self._approvals.claim(owner.name, session_id, settings.log_file)
 
     def _open(self, stream: Stream) -> None:
         def done(result: OpenAnswer) -> None:
@@ -174,9 +208,7 @@ class Streams:
             stream.problem = result.message
             owner = {"owner": stream.process.peer.owner}
             _log.error("%s: %s", stream.process.label, result.message, extra=owner)
-        for waiting in self._waiting.pop(stream.session.session_id, ()):
-            if not waiting.done():
-                waiting.set_result(result)
+        self._openings.tell(stream.session.session_id, result)
         self._acknowledge(stream.process, stream.agent_id, max(stream.safe_seq, 1))
 
     def _reopen(self, stream: Stream) -> None:
@@ -185,14 +217,18 @@ class Streams:
         stream.lost = stream.closed = False
         self._open(stream)
 
-    def _hand_over(self, stream: Stream, message: Message, payload: Sequence[bytes]) -> None:
-        if isinstance(message, SessionClosed):
+    def _hand_over(
+        self, stream: Stream, message: StreamMessage | Unreadable, delivery: Delivery
+    ) -> None:
+        """Hand what a message holds to the outputs; what was lost here is counted."""
+        if stream.refused:
+            stream.lose(refused_in(delivery))
+            stream.lose(lost_in(message, delivery))
+            self.committed(stream.session.session_id, delivery.seq)
+            return
+        stream.lose(lost_in(message, delivery))
+        if isinstance(delivery, Closing):
             stream.closed, stream.closed_s = True, time.monotonic()
-        renamed = dataclasses.replace(message, session_id=stream.session.session_id)  # type: ignore[call-arg]
-        delivery = delivery_of(renamed, tuple(payload))
-        if isinstance(delivery, GapDelivery) and not isinstance(message, GapReport):
-            lost = added(*(delivery.gap.records or {}).values())
-            stream.drops = merged_drops(stream.drops, {delivery.gap.stage: lost})
         self._outputs.put(delivery)
 
     def committed(self, session_id: str, seq: int) -> None:
@@ -210,13 +246,7 @@ class Streams:
         stream = self._streams.get(session_id)
         if stream is not None and stream.opened is not None:
             return stream.opened
-        future: asyncio.Future[OpenAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(session_id, []).append(future)
-        done, _ = await asyncio.wait([future], timeout=timeout_s)
-        if done:
-            return future.result()
-        self._waiting.pop(session_id, None)
-        return None
+        return await self._openings.wait(session_id, timeout_s)
 
     async def written(self, session_id: str, timeout_s: float) -> bool:
         """Wait until a session has ended and its outputs hold all of it; False: not in time."""
@@ -229,7 +259,11 @@ class Streams:
         return False
 
     def expire(self, now_s: float) -> None:
-        """Close the sessions of processes gone for the grace; forget those long closed."""
+        """Close the sessions of processes gone for the grace; forget those long closed.
+
+        Outputs that hold up others are left behind.
+        """
+        self._outputs.check(now_s)
         for stream in list(self._streams.values()):
             process = stream.process
             if stream.closed:
@@ -242,6 +276,8 @@ class Streams:
         """Release all that is kept of a session, and its place in the owner's share."""
         session_id = stream.session.session_id
         del self._streams[session_id]
+        if stream.refused:
+            return
         self._shares.give_back(stream.process.peer.owner, Resource.SESSIONS)
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
@@ -255,7 +291,7 @@ class Streams:
     def _close_lost(self, stream: Stream, now_s: float) -> None:
         status = stream.process.status
         silent_s = now_s - stream.process.last_seen_s
-        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), "lost")
+        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), LOST_END)
         if status is not None and status.session_id == stream.agent_id:
             end = dataclasses.replace(end, counts=status.counts)
         stream.closed, stream.lost, stream.closed_s = True, True, now_s

@@ -12,7 +12,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.registry import Process
 from msmon.errors import CommandRefused
-from msmon.sessions import Drops, SessionInfo
+from msmon.sessions import Drops, SessionInfo, merged_drops
 
 MAX_ID_CHARACTERS = 48
 """An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
@@ -20,7 +20,7 @@ MAX_ID_CHARACTERS = 48
 
 @dataclass
 class Stream:
-    """One session of one process. Only :class:`Streams <msmon.daemon.streams.Streams>` changes it.
+    """One session of one process. Only ``Streams`` changes it.
 
     Times are on the monotonic clock.
     """
@@ -35,12 +35,18 @@ class Stream:
     opened: OpenAnswer | None = None
     """Files that it writes, or why its export can't be opened; None: not known yet."""
     problem: str = ""
-    drops: Drops = field(default_factory=dict)
-    """Records that the daemon could not pass on, per stage."""
     closed: bool = False
     lost: bool = False
     """Closed by the daemon, because the process vanished."""
     closed_s: float = 0.0
+    refused: bool = False
+    """Nothing of it is taken; ``problem`` says why."""
+    drops: Drops = field(default_factory=dict)
+    """What the daemon lost of it before it came to the outputs."""
+
+    def lose(self, drops: Drops) -> None:
+        """Count what the daemon has lost of it."""
+        self.drops = merged_drops(self.drops, drops)
 
     @property
     def owner(self) -> Owner:

@@ -24,10 +24,13 @@ from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery
-from msmon.daemon.outputs.from_wire import MAX_WINDOW_BYTES
 from msmon.daemon.registry import Life, Process
-from msmon.daemon.streams import Streams
+from msmon.daemon.streams.from_wire import MAX_WINDOW_BYTES
+from msmon.daemon.streams.losses import unreadable
+from msmon.daemon.streams.streams import Streams
 from msmon.errors import CommandRefused, SinkError
+from msmon.records.dtypes import DTYPES
+from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import MAX_NAMES, MAX_ROWS, OPERATOR_DTYPE
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
@@ -64,6 +67,9 @@ class RememberingOutputs:
 
     def put(self, delivery) -> None:
         self.calls.append(delivery)
+
+    def check(self, now_s) -> None:
+        pass
 
     def forget(self, session_id) -> None:
         self.calls.append(Forgotten(session_id))
@@ -239,7 +245,8 @@ def test_a_window_with_too_many_rows_is_a_gap(setting, payload):
     setting.take(process, opened())
     setting.streams.take(process, window(2), payload)
     gap = setting.outputs.calls[-1].gap
-    assert (gap.records, gap.reason) == ({}, "a window of statistics has too many rows")
+    assert (gap.stage, gap.records) == ("windows", {"Kernel": 3})
+    assert setting.streams.get("s").drops == {"windows": 3}
 
 
 def test_records_of_an_unknown_kind_are_counted_as_dropped(setting):
@@ -276,9 +283,65 @@ def test_waiting_for_the_files_of_a_session(setting):
     assert asyncio.run(wait()) == (("/out/file",), None)
 
 
-def test_a_process_has_a_limited_number_of_open_sessions(setting):
+def test_a_refused_session_is_counted_and_keeps_nothing_behind_it_waiting(setting):
     process = setting.process()
     for number in range(8):
         setting.take(process, SessionOpened(f"s{number}", 1, MonitorSettings(), 0))
-    with pytest.raises(CommandRefused, match="too many"):
-        setting.take(process, SessionOpened("s8", 1, MonitorSettings(), 0))
+    setting.acknowledged.clear()
+    ninth = SessionOpened("s8", 1, MonitorSettings(), 0)
+    kernels = Records("s8", 2, int(ActivityKind.Kernel), 3)
+    payload = (bytes(3 * DTYPES[ActivityKind.Kernel].itemsize), b"")
+    for _ in range(2):  # it comes again after a reconnect
+        setting.take(process, ninth)
+        setting.streams.take(process, kernels, payload)
+    setting.take(process, SessionClosed("s8", 3, SessionEnd(9, "stopped")))
+    refused = setting.streams.get("s8")
+    assert setting.acknowledged == [1, 2, 2, 2, 3]
+    assert refused.drops == {"refused": 3}
+    assert "too many open sessions" in refused.problem
+    assert setting.outputs.names() == ["Opened"] * 8
+    setting.streams.expire(time.monotonic() + 601.0)
+    assert setting.streams.get("s8") is None
+    setting.take(process, ninth)
+    assert setting.outputs.names() == ["Opened"] * 8
+
+
+def test_a_setting_with_a_wrong_value_is_refused_for_good_and_the_start_hears_why(setting):
+    process = setting.process()
+    setting.take(process, opened(export_type="Parquet"), window(2))
+    answer = asyncio.run(setting.streams.opened("s", 1.0))
+    assert isinstance(answer, CommandRefused)
+    assert "Parquet" in answer.message
+    assert setting.acknowledged == [1, 2]
+    assert setting.outputs.names() == []
+
+
+def test_a_message_that_cannot_be_read_is_a_loss_and_the_stream_goes_on(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    header = {"type": "records", "session_id": "s", "seq": 2, "kind": 2, "count": 7, "new": 1}
+    message = unreadable(header, (bytes(700), b""), "unknown field 'new'")
+    for _ in range(2):
+        setting.streams.pass_over(process, message)
+    setting.take(process, window(3))
+    gap = setting.outputs.calls[1].gap
+    kind = ActivityKind(2).name
+    assert (gap.stage, gap.records) == ("refused", {kind: 7})
+    assert "unknown field 'new'" in gap.reason
+    assert setting.outputs.names() == ["Opened", "GapDelivery", "WindowDelivery"]
+    assert setting.streams.get("s").drops == {"refused": 7}
+
+
+def test_the_end_of_a_session_ends_it_even_if_it_cannot_be_read(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    header = {"type": "session-closed", "session_id": "s", "seq": 2, "end": {"new": 1}}
+    setting.streams.pass_over(process, unreadable(header, (), "unknown field"))
+    assert setting.outputs.names() == ["Opened", "Closing"]
+
+
+@pytest.mark.parametrize(
+    "header", [{}, {"type": "status", "seq": 1}, {"type": "records", "session_id": "s", "seq": -1}]
+)
+def test_what_has_no_place_in_a_stream_is_no_loss(header):
+    assert unreadable(header, (), "damaged") is None

@@ -1,0 +1,117 @@
+"""What keeps a session from being written: when it is tried again, and who waits for it.
+
+An agent hears that a message is safe when every output that takes records holds it. So one output
+that hangs would keep the acknowledgements of all others from the agent, whose memory is bounded:
+in the end it would drop what they could have written. Three cases:
+
+- An output *fails*, say on a full disk: it says so, and is tried again.
+- An output *hangs*: nothing is heard of it. Its process is ended after 30 s and it is tried again.
+- An output is *slow*: it goes on, but more and more waits for it.
+
+In each case the others of the session wait for it for ``HOLD_UP_S``. Then it is left behind: what
+waits for it counts as dropped there, and is acknowledged once the others hold it. It is still kept,
+within the bound of the queue. What the output does write in the end counts as dropped no longer.
+Where a session has no other output nobody waits, and the agent keeps what it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msmon.daemon.outputs.delivery import Delivery, loss_of
+from msmon.sessions import Drops, DropStage
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+
+HUNG_RETRY_S = 30.0
+LAST_HUNG_RETRY_S = 600.0
+"""A session in whose call the process hung is not tried again sooner than that, twice as long each
+time: meanwhile the output serves its other sessions."""
+
+HOLD_UP_S = 5.0
+"""An agent with 50,000 records per second can keep 13 s of them."""
+
+HEAVY_BYTES = 8 << 20
+"""More than this waiting is a hold-up, though the output goes on: an agent stops to send when
+16 MiB of its messages are not acknowledged."""
+
+CAUGHT_UP_BYTES = 1 << 20
+"""With less than this waiting, an output is waited for again."""
+
+
+@dataclass
+class Block:
+    """Why a session can't be written at the moment. The output's thread writes it.
+
+    ``since_s``: when that began (monotonic). ``retry_delay_s``: how long it waits after the next
+    failure, twice as long each time.
+    """
+
+    since_s: float
+    reason: str
+    retry_delay_s: float = FIRST_RETRY_S
+    hung_delay_s: float = HUNG_RETRY_S
+
+    def next_delay_s(self, hung: bool) -> float:
+        """Return how long to wait now, and let the next wait be longer."""
+        delay_s = self.retry_delay_s
+        self.retry_delay_s = min(2 * self.retry_delay_s, LAST_RETRY_S)
+        if hung:
+            delay_s = self.hung_delay_s
+            self.hung_delay_s = min(2 * self.hung_delay_s, LAST_HUNG_RETRY_S)
+        return delay_s
+
+
+@dataclass
+class Lag:
+    """How far one output is behind in one session. Guarded by the output's lock."""
+
+    behind: bool = False
+    """Whether the others go on without it."""
+    until_seq: int = 0
+    """Up to here messages are acknowledged, durable or not."""
+    _waiting: dict[DropStage, int] = field(default_factory=dict)
+    """What is acknowledged and not durable, per stage that it will count under if it is lost."""
+    _since_s: float | None = None
+    """Since when the output has held up the others (monotonic)."""
+    _seen_seq: int = -1
+
+    def held_up_s(self, safe_seq: int, size_bytes: int, now_s: float) -> float:
+        """Return how long an output with something waiting has held up the others.
+
+        Called again and again; ``safe_seq`` is what is durable now, ``size_bytes`` what is not.
+        """
+        stuck, self._seen_seq = safe_seq == self._seen_seq, safe_seq
+        if not stuck and size_bytes <= HEAVY_BYTES:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = now_s
+        return 0.0 if self._since_s is None else now_s - self._since_s
+
+    def nothing_waits(self) -> None:
+        """Note that all is durable."""
+        self._since_s, self._seen_seq, self.behind = None, -1, False
+
+    def acknowledged(self, delivery: Delivery) -> None:
+        """Note that a delivery is acknowledged though it is not durable."""
+        if delivery.seq > self.until_seq:
+            self.until_seq = delivery.seq
+            self._count(delivery, +1)
+
+    def settled(self, delivery: Delivery) -> None:
+        """Note that a delivery has become durable, or is counted as dropped for good."""
+        if delivery.seq <= self.until_seq:
+            self._count(delivery, -1)
+
+    @property
+    def drops(self) -> Drops:
+        """What counts as dropped until it is durable."""
+        return {stage: count for stage, count in self._waiting.items() if count}
+
+    def _count(self, delivery: Delivery, sign: int) -> None:
+        loss = loss_of(delivery, DropStage.DISK)
+        if loss is not None:
+            stage, records = loss
+            waiting = self._waiting.get(stage, 0) + sign * sum(records.values())
+            self._waiting[stage] = max(0, waiting)

@@ -1,0 +1,43 @@
+"""Whether a process may open one more session, and with which of its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+
+from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.registry import Process
+from msmon.daemon.streams.stream import Stream, owner_of, writes_anywhere
+from msmon.errors import CommandRefused
+from msmon.sessions import MonitorSettings
+
+MAX_OPEN_SESSIONS_PER_PROCESS = 8
+
+_log = logging.getLogger(__name__)
+
+
+def require_room(process: Process, streams: Iterable[Stream]) -> None:
+    """Raise CommandRefused where a process has too many open ones among all streams."""
+    running = [item for item in streams if item.process is process and not item.closed]
+    if len(running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
+        raise CommandRefused(f"{process.label} has too many open sessions")
+
+
+def approved_settings(
+    process: Process, session_id: str, settings: MonitorSettings, approvals: Approvals
+) -> tuple[MonitorSettings, str]:
+    """Return the settings of a session, without an export that was not approved, and why.
+
+    The path was checked when the command came; an agent's word alone doesn't count. Not even an
+    operator's, if it comes with a TCP key: the daemon would write with its own rights wherever
+    the holder of that key likes.
+    """
+    if not settings.log_file or writes_anywhere(process.peer):
+        return settings, ""
+    owner = owner_of(process.peer).name
+    if approvals.claim(owner, session_id, settings.log_file):
+        return settings, ""
+    problem = f"export to {settings.log_file} was not approved by this daemon"
+    _log.warning("%s: %s", process.label, problem, extra={"owner": process.peer.owner})
+    return dataclasses.replace(settings, log_file=""), problem
