@@ -7,6 +7,7 @@ remote peer is known by its CURVE key, which must be on the allow-list.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
 _ALLOWED, _DENIED = b"200", b"400"
 
+LOCAL_PEERS = 4096
+"""So many local peers are remembered by their addresses, since each message asks for its peer."""
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -41,8 +45,8 @@ class Peer:
 
     @property
     def owner(self) -> str:
-        """The user whose share its work counts against: "uid 1000", or "key NAME"."""
-        return f"uid {self.uid}" if self.uid >= 0 else self.name
+        """The user whose share its work counts against. Every peer of a user has one name."""
+        return self.name
 
     def may_send(self, kind: type[Message]) -> bool:
         """Return whether this peer may send messages of this type."""
@@ -74,6 +78,7 @@ class Authenticator:
         self.refused_count = 0
         """Connections refused so far."""
         self._own_uid = os.geteuid()
+        self._local_peer = functools.lru_cache(LOCAL_PEERS)(self._peer_at)
         self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(ZAP_ADDRESS)
@@ -124,7 +129,8 @@ class Authenticator:
         kind, _, name = owner.partition(" ")
         return kind == "key" and self.allow_list.is_operator(name)
 
-    def _local_peer(self, address: str) -> Peer | None:
+    def _peer_at(self, address: str) -> Peer | None:
+        """Return the local peer with a libzmq address. What it says never changes."""
         try:
             uid, gid, pid = (int(part) for part in address.split(":")[1:])
         except ValueError:
