@@ -123,8 +123,13 @@ def _filter_text(value: Any) -> str:
     return Filter.parse(text_up_to(1024)(value)).text
 
 
+EXPORT_TYPES = ("DB", "Jsonl", "JsonlPerKind")
+"""Values of ``--export-type``. JsonlPerKind has files per kind of line, for tools that make one
+table of a file."""
+
+
 def _export_type(value: Any) -> str:
-    names = {"db": "DB", "jsonl": "Jsonl"}
+    names = {name.lower(): name for name in EXPORT_TYPES}
     return names.get(value.lower(), value) if isinstance(value, str) else value
 
 
@@ -197,7 +202,7 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         _export_type,
         default="DB",
         msmonitor_key="NPU_MONITOR_EXPORT_TYPE",
-        choices=("DB", "Jsonl"),
+        choices=EXPORT_TYPES,
     ),
     Option(
         "jsonl_rotate_lines",

@@ -18,13 +18,14 @@ GROUP = "msmon.sinks"
 
 BUILT_IN = {
     "jsonl": "msmon.sinks.jsonl.sink:JsonlSink",
+    "jsonl-per-kind": "msmon.sinks.jsonl.sink:JsonlPerKindSink",
     "log": "msmon.sinks.log:LogSink",
     "metrics-json": "msmon.sinks.metrics_json:MetricsJsonSink",
     "sqlite": "msmon.sinks.sqlite.sink:SqliteSink",
     "tensorboard": "msmon.sinks.tensorboard.sink:TensorBoardSink",
 }
 
-EXPORT_SINKS = {"DB": "sqlite", "Jsonl": "jsonl"}
+EXPORT_SINKS = {"DB": "sqlite", "Jsonl": "jsonl", "JsonlPerKind": "jsonl-per-kind"}
 """Value of ``--export-type`` → name of the sink that writes it."""
 
 

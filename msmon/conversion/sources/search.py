@@ -116,9 +116,13 @@ def _unusable(path: Path) -> str:
     return "" if path.is_file() else "is no regular file"
 
 
-def _in_order(path: Path) -> tuple[str, str]:
+def _in_order(path: Path) -> tuple[bool, str, str]:
+    """Return what files are sorted by: their time, but files of markers alone go first.
+
+    Collectives are numbered within steps, and the steps are markers.
+    """
     match = FILE_NAME.match(path.name)
-    return (match[2] if match else "", str(path))
+    return ("Marker.jsonl" not in path.name, match[2] if match else "", str(path))
 
 
 def _process_of(path: Path) -> tuple[str, ...]:

@@ -11,8 +11,10 @@ from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import UNKNOWN_RANK, Gap, ProcessInfo
 
-FILE_NAME = re.compile(r"msmonitor_([0-9]{1,9})_([0-9]{17})_(-?[0-9]{1,9})\.(?:jsonl|db)$")
-"""Names of exported files: pid, time, rank."""
+FILE_NAME = re.compile(
+    r"msmonitor_([0-9]{1,9})_([0-9]{17})_(-?[0-9]{1,9})\.(?:(?:[A-Za-z]{1,30}\.)?jsonl|db)$"
+)
+"""Names of exported files: pid, time, rank. With files per kind the kind is before the ending."""
 
 MAX_GAPS = 10_000
 """Gaps kept of one source; further ones count as skipped. A session has a handful."""

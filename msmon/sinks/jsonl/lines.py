@@ -12,7 +12,7 @@ import numpy as np
 
 from msmon.records.batch import Batch, Column
 from msmon.records.kinds import INVALID_ID, ActivityKind, SourceKind
-from msmon.records.layout import F64, I64, LAYOUTS, MARKER_EVENT, Field, Layout
+from msmon.records.layout import F64, I64, LAYOUTS, MARKER_EVENT, SOURCE_NAMES, Field, Layout
 from msmon.records.markers import MarkerEvents
 from msmon.sinks.jsonl.text_columns import Part, Texts, compacted, json_text, lines
 
@@ -35,9 +35,13 @@ class Block:
 
 @dataclass(frozen=True)
 class LineShape:
-    """The keys of one kind of line and the source of each value."""
+    """The keys of one kind of line and the source of each value.
+
+    ``label`` names the lines that have these very keys: the kind, "HostMarker" or "DeviceMarker".
+    """
 
     kind: str
+    label: str
     values: dict[str, Source]
 
     def parts(self, block: Block) -> list[Part]:
@@ -102,7 +106,9 @@ def _unsigned_id(field: str) -> Callable[[Block], Part]:
 def _shape(kind: ActivityKind, layout: Layout, side: SourceKind | None = None) -> LineShape:
     """Return the shape of a kind's lines. For marker events ``side`` is that of the lines."""
     fields = [field for field in layout.fields if field.side in (None, side)]
-    return LineShape(kind.name, {item.json_key: _source(item) for item in fields if item.json_key})
+    values = {item.json_key: _source(item) for item in fields if item.json_key}
+    label = kind.name if side is None else f"{SOURCE_NAMES[side]}{kind.name}"
+    return LineShape(kind.name, label, values)
 
 
 LINE_SHAPES: dict[ActivityKind, LineShape] = {

@@ -1,10 +1,15 @@
-"""Records as JSON lines with msMonitor's keys, rotated by lines and files."""
+"""Records as JSON lines with msMonitor's keys, rotated by lines and files.
+
+Lines of different kinds have different keys. Tools that make one table of a file guess its
+columns from the first lines and fill what is missing, so they leave out columns or turn times
+into floats. For them there is a second sink, which gives each kind of line its own files.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,12 +20,14 @@ from msmon.records.markers import MarkerPairing
 from msmon.sessions import LOST_END, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
-from msmon.sinks.jsonl.files import RotatedFiles, line
+from msmon.sinks.jsonl.files import Limits, SessionFiles, line
 from msmon.sinks.jsonl.limits import DEFAULT_FILES, DEFAULT_LINES, limits_in_force, usable_files
 from msmon.sinks.jsonl.lines import LineBlock, marker_lines, record_lines
 
 LINES_PER_WRITE = 1 << 14
 GROUP_INFO_KEY = "parallel_group_info"
+SESSION_LABEL = "session"
+"""Label of the lines that are no records: gaps, groups and devices."""
 
 
 class _SessionLines:
@@ -30,14 +37,14 @@ class _SessionLines:
     """
 
     def __init__(
-        self, session: SessionInfo, line_limit: int, file_limit: int, progress: Progress
+        self, session: SessionInfo, limits: Limits, progress: Progress, per_kind: bool
     ) -> None:
         self._session = session
-        self.files = RotatedFiles(session, line_limit, file_limit, progress)
+        self.files = SessionFiles(session, limits, progress, per_kind)
         state = self.files.state
         self.seq = state.seq
         self.ended = False
-        self.told: tuple[str, ...] = (str(self.files.path),)
+        self.told: tuple[str, ...] = self.files.first_told
         """The files that the daemon knows of."""
         self._pairing = MarkerPairing()
         self._devices = set(state.devices)
@@ -55,8 +62,8 @@ class _SessionLines:
 
     def write_line(self, seq: int, fields: dict[str, Any]) -> None:
         """Write a line that is not a record."""
-        if self.files.room:
-            self.files.write(line(fields), 1)
+        if self.files.room(SESSION_LABEL):
+            self.files.write(SESSION_LABEL, line(fields), 1)
         self.seq = seq
 
     def note(self, seq: int, key: str, value: str) -> None:
@@ -94,10 +101,11 @@ class _SessionLines:
 
     def _write(self, block: LineBlock) -> None:
         """Write a block in as few system calls as rotation and memory allow."""
+        label = block.shape.label
         begin = 0
         while begin < block.count:
-            end = min(block.count, begin + self.files.room, begin + LINES_PER_WRITE)
-            self.files.write(block.encode(begin, end), end - begin)
+            end = min(block.count, begin + self.files.room(label), begin + LINES_PER_WRITE)
+            self.files.write(label, block.encode(begin, end), end - begin)
             begin = end
         records = block.block.records
         if "device_id" in (records.dtype.names or ()):
@@ -113,6 +121,8 @@ class JsonlSink(ExportSink):
 
     NAME = "jsonl"
     HELP = "Records as JSON lines, for sessions started with --export-type Jsonl."
+    PER_KIND: ClassVar[bool] = False
+    """Whether each kind of line has files of its own."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -131,8 +141,8 @@ class JsonlSink(ExportSink):
         placed = self.placed(session)
         if placed is None:
             return SessionOutput()
-        lines, files = self._limits(session)
-        opened = _SessionLines(placed, lines, files, progress or Progress())
+        limits = self._limits(session)
+        opened = _SessionLines(placed, limits, progress or Progress(), self.PER_KIND)
         self._sessions[session.session_id] = opened
         return SessionOutput(opened.told, opened.seq)
 
@@ -186,7 +196,7 @@ class JsonlSink(ExportSink):
         for lines in self._sessions.values():
             lines.files.close()
 
-    def _limits(self, session: SessionInfo) -> tuple[int, int]:
+    def _limits(self, session: SessionInfo) -> Limits:
         """Lines per file and files kept: what the command says wins over the environment."""
         settings = session.settings
         lines, files = settings.jsonl_rotate_lines, usable_files(settings.jsonl_rotate_files)
@@ -194,4 +204,12 @@ class JsonlSink(ExportSink):
             lines = self.options.get("lines", DEFAULT_LINES)
         if files == DEFAULT_FILES:
             files = self.options.get("files", DEFAULT_FILES)
-        return lines, files
+        return Limits(lines, files)
+
+
+class JsonlPerKindSink(JsonlSink):
+    """Writes the lines of each kind into files of their own."""
+
+    NAME = "jsonl-per-kind"
+    HELP = "JSON lines, files per kind, for sessions started with --export-type JsonlPerKind."
+    PER_KIND = True

@@ -18,7 +18,7 @@ from msmon.sessions import Gap, SessionEnd
 from msmon.sinks.base import CommitFailed, Progress
 from msmon.sinks.file_names import create_session_file
 from msmon.sinks.jsonl.limits import limits_in_force
-from msmon.sinks.jsonl.sink import JsonlSink
+from msmon.sinks.jsonl.sink import JsonlPerKindSink, JsonlSink
 
 END = SessionEnd(1_790_000_100_000_000_000, "stop")
 
@@ -226,6 +226,49 @@ def test_a_write_that_fails_half_way_is_undone_and_repeated(
     sink.commit()
     expected = [*kernels(50, seed=1).records["start_ns"], *kernels(500, seed=2).records["start_ns"]]
     assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
+
+
+def test_files_per_kind_go_on_after_a_crash_and_keep_their_own_bounds(
+    tmp_path: Path, kernels: Callable[..., Batch], batch: Callable[..., Batch],
+    session: Callable[..., Any],
+) -> None:  # fmt: skip
+    kept = Progress()
+    opened = session(tmp_path, jsonl_rotate_lines=100, jsonl_rotate_files=2)
+    call = batch(ActivityKind.API, [{"start_ns": 1, "end_ns": 2}])
+    first, second = JsonlPerKindSink(), JsonlPerKindSink()
+    (pattern,) = first.open_session(opened, kept).files
+    first.write_records("session-0", 2, call)
+    first.write_records("session-0", 3, kernels(250, seed=1))
+    assert first.commit() == {}
+    first.write_records("session-0", 4, kernels(10, seed=2))
+    first.close()
+    assert second.open_session(opened, kept).written_seq == 3
+    second.write_records("session-0", 4, kernels(10, seed=2))
+    second.close_session("session-0", 5, END)
+    second.commit()
+    by_label: dict[str, list[int]] = {}
+    for path in sorted(tmp_path.glob(Path(pattern).name)):
+        by_label.setdefault(path.name.split(".")[1], []).append(len(path.read_text().splitlines()))
+    assert by_label == {"API": [1], "Kernel": [50, 10], "session": [1]}
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_session_of_version_0_1_0_is_continued(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    kept = Progress()
+    first, second = JsonlSink(), JsonlSink()
+    (path,) = first.open_session(session(tmp_path), kept).files
+    first.write_records("session-0", 2, kernels(10))
+    first.commit()
+    first.close()
+    fields = json.loads(kept.value)
+    fields.update(fields.pop("series")[""])
+    older = Progress(json.dumps(fields).encode())
+    assert second.open_session(session(tmp_path), older).written_seq == 2
+    second.close_session("session-0", 3, END)
+    second.commit()
+    assert len(Path(path).read_text().splitlines()) == 10
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(
