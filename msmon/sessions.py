@@ -40,7 +40,9 @@ class DropStage(Vocabulary):
     SLOTS = "slots"
     """MSPTI found no free buffer."""
     DECODE = "decode"
-    """Bytes that are no known activity record."""
+    """Bytes that are no known activity record, and records that an error kept from being read."""
+    EARLY = "early"
+    """Records left out because they ended before the session began."""
     MARKERS = "markers"
     """Ranges given up before their end, because too many were open."""
     OPEN = "open"
@@ -67,14 +69,13 @@ Drops = Annotated[dict[Union[DropStage, Word], Optional[Count]], Bound(16)]
 
 
 def alarming_drops(drops: Mapping[str, int | None]) -> Drops:
-    """Return the drops that tell of trouble: stages that lost nothing are left out, and OPEN.
+    """Return the drops that tell of trouble: stages that lost nothing are left out.
 
-    A job that goes on when its monitoring stops is in the middle of some range, for example
-    its step.
+    So are OPEN and EARLY. A job that goes on when its monitoring stops is in the middle of some
+    range, for example its step. And what came before the session is no part of it.
     """
-    return {
-        stage: count for stage, count in drops.items() if count != 0 and stage != DropStage.OPEN
-    }
+    quiet = (DropStage.OPEN, DropStage.EARLY)
+    return {stage: count for stage, count in drops.items() if count != 0 and stage not in quiet}
 
 
 def merged_drops(*parts: Drops) -> Drops:

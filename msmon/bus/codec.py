@@ -55,6 +55,8 @@ class Envelope:
     message: Message
     message_id: str = ""
     payload: tuple[bytes, ...] = ()
+    minor: int = PROTOCOL_MINOR
+    """The minor version of the protocol that its sender speaks."""
 
 
 def encode(message: Message, message_id: str = "", payload: Sequence[bytes] = ()) -> list[bytes]:
@@ -110,7 +112,7 @@ def decode(
         raise UsageError(f"message {kind.TYPE!r}: {error.message}", hint) from None
     if isinstance(message, Reply):
         message = _telling_of_unread_rows(message, header)
-    return Envelope(message, message_id, payload)
+    return Envelope(message, message_id, payload, version[1])
 
 
 def _telling_of_unread_rows(reply: Reply, header: dict[str, Any]) -> Reply:

@@ -36,7 +36,8 @@ from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 0
+PROTOCOL_MINOR = 1
+"""1: a daemon takes ``WindowSoFar``."""
 
 MAX_NUMBERS = 10_000
 """Process ids or ranks in one selection: as many as processes can be registered."""
@@ -290,6 +291,26 @@ class WindowReport(WindowHeader, InStream):
     """A→D. One window: its place, then its header. Payload frames: ``Window.to_frames``."""
 
     TYPE = "window"
+
+
+@dataclass(frozen=True)
+class OfSession(Message):
+    """Base of a message about a session that is not part of its stream."""
+
+    session_id: Identifier
+
+
+@dataclass(frozen=True)
+class WindowSoFar(WindowHeader, OfSession):
+    """A→D. All that the open window holds so far. Payload frames: ``Window.to_frames``.
+
+    It is sent about once a second, so that little is lost when the process is killed: the daemon
+    then closes the window with it. It is no part of the stream: it has no number, is not
+    acknowledged and never sent again. The next one replaces it, and so does the report of the
+    window with this index or a later one. Only for daemons of protocol 1.1 and later.
+    """
+
+    TYPE = "window-so-far"
 
 
 @dataclass(frozen=True)

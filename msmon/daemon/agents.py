@@ -22,7 +22,13 @@ from msmon.sessions import ProcessInfo
 
 _log = logging.getLogger(__name__)
 
-FROM_AGENTS = (*STREAM_TYPES, messages.Status, messages.Answer, messages.Goodbye)
+FROM_AGENTS = (
+    *STREAM_TYPES,
+    messages.WindowSoFar,
+    messages.Status,
+    messages.Answer,
+    messages.Goodbye,
+)
 """Messages that only a registered process may send."""
 Send = Callable[[bytes, Message, str], bool]
 """Sends a message with an id over a connection; see ``Transport.send``."""

@@ -9,6 +9,8 @@ import time
 import numpy as np
 
 from msmon.bus.messages import (
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
     Answer,
     Command,
     Goodbye,
@@ -197,7 +199,7 @@ def test_an_export_reports_its_files_and_drops(daemon, agent, wait_for):
 def test_versions_of_both_sides(daemon):
     daemon.start()
     facts = daemon.ask(VersionRequest()).daemon
-    assert facts.protocol == "1.0"
+    assert facts.protocol == f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
     assert facts.pid == daemon.process.pid
 
 

@@ -36,6 +36,7 @@ ROLES_FOR: dict[type[Message], frozenset[Role]] = {
     messages.SessionOpened: _PUSHES,
     messages.Records: _PUSHES,
     messages.WindowReport: _PUSHES,
+    messages.WindowSoFar: _PUSHES,
     messages.SessionNote: _PUSHES,
     messages.GapReport: _PUSHES,
     messages.SessionClosed: _PUSHES,

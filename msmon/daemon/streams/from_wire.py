@@ -23,11 +23,8 @@ from msmon.daemon.outputs.delivery import (
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
-from msmon.records.windows import exceeds_bounds
+from msmon.records.windows import MAX_WINDOW_BYTES, exceeds_bounds
 from msmon.sessions import DropStage, Gap
-
-MAX_WINDOW_BYTES = 8 << 20
-"""A window has at most 1,000 names per kind: some 400 bytes each, 2 MiB in a large job."""
 
 MAX_NOTE_BYTES = 1 << 20
 """The longest note names the ranks of all parallel groups of a job."""

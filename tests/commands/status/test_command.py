@@ -10,6 +10,7 @@ from fixtures.rows import daemon_row, status_row
 from msmon.bus.codec import as_fields
 from msmon.bus.messages import Reply, Selection
 from msmon.bus.rows import OutputRow
+from msmon.commands.version import PROTOCOL
 
 DAEMON = daemon_row(version="0.1.0", host="node1", pid=7, protocol="1.0")
 
@@ -104,7 +105,7 @@ def test_version_shows_both_sides(run, daemon):
     code, out, _ = run("version")
     assert code == 0
     assert out.splitlines() == [
-        "msmon   0.1.0 (protocol 1.0)",
+        f"msmon   0.1.0 (protocol {PROTOCOL})",
         "daemon  0.1.0 (protocol 1.0) on node1, pid 7",
     ]
     document = json.loads(run("version", "--json")[1])
