@@ -48,6 +48,14 @@ LATE_BATCHES = 64
 """Marker batches for which an end or a device record waits for its host start. MSPTI has at
 most as many buffers out as the arena has slots (32), so nothing comes later than that."""
 
+_EVICTION_ORDER = np.array(
+    [
+        {Role.NAMER: 0, Role.DEVICE_START: 1, Role.DEVICE_END: 1, Role.DEVICE_MARK: 1}.get(role, 2)
+        for role in Role
+    ]
+)
+"""Role → which records make room first where too many wait; of equals the oldest."""
+
 _SPARE_TEXTS = 4096
 """Texts beyond two per waiting record that are kept before the unused ones are looked for."""
 
@@ -86,8 +94,8 @@ class MarkerPairing:
 
     Records of one id may come in any order and in different batches; a second record of the
     same role and id while the first one waits counts as an orphan. ``limit`` bounds the records
-    that wait (None: ``OPEN_RECORDS``). Beyond it the names of finished
-    ranges go first, then the oldest records.
+    that wait (None: ``OPEN_RECORDS``). Beyond it the names of finished ranges go first, then
+    device records, then the oldest of the others.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -102,6 +110,11 @@ class MarkerPairing:
     def open_ranges(self) -> int:
         """Host ranges that have begun and not ended."""
         return int((self._waiting["role"] == Role.HOST_START).sum())
+
+    @property
+    def waiting(self) -> Column:
+        """The records that wait for others of their id, shape (n,), dtype ``PART_DTYPE``."""
+        return self._waiting
 
     @property
     def texts_kept(self) -> int:
@@ -140,9 +153,10 @@ class MarkerPairing:
     def _keep(self, waiting: Column) -> tuple[int, int]:
         """Keep what waits, within the bounds; return (orphan ends, evicted starts).
 
-        A host range that is finished waits on to name the device's part, which may never come.
-        Thousands of those must not push out a range that is still open, so they go first. They
-        count for nothing: should their device records come after all, those are the orphans.
+        A host range that is finished waits on to name the device's part, which may never come
+        whole. Thousands of those must not push out a range that is still open, so their names go
+        first and then the device's records. A name counts for nothing: should its device records
+        come after all, those are the orphans.
         """
         role = waiting["role"]
         has_no_start = (role != Role.HOST_START) & (role != Role.NAMER)
@@ -150,8 +164,8 @@ class MarkerPairing:
         excess = len(waiting) - int(dropped.sum()) - self._limit
         if excess > 0:
             candidates = np.flatnonzero(~dropped)
-            names_first = np.argsort(role[candidates] != Role.NAMER, kind="stable")
-            dropped[candidates[names_first[:excess]]] = True
+            least_wanted = np.argsort(_EVICTION_ORDER[role[candidates]], kind="stable")
+            dropped[candidates[least_wanted[:excess]]] = True
         self._waiting = waiting.take(np.flatnonzero(~dropped))
         orphans = int((dropped & has_no_start).sum())
         return orphans, int((dropped & (role == Role.HOST_START)).sum())

@@ -10,6 +10,10 @@ whatever buffer they come in. With the filter ``Marker:step``::
     batch 2   id 7 host end                kept, as its start was
               id 8 host end                refused, as its start was
               id 9 host start "step 2"     kept by its name; the held end comes out behind it
+
+A changed filter is a new object that goes on from the former one. A range that is open at that
+moment ends as it began: its end is kept exactly if its start was. So no output gets a start
+without its end, or an end without its start, because a filter was changed or lifted.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from msmon.records.batch import Batch, Column, concatenate, join_columns
 from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.records.layout import NAMELESS_KINDS
+from msmon.records.marker_slots import Role
 
 REMEMBERED_STARTS = 1 << 17
 """Starts whose verdict is remembered while records are to follow them."""
@@ -60,22 +65,39 @@ class RecordFilter:
 
     def __init__(self, record_filter: Filter) -> None:
         self._filter = record_filter
+        self._follows = bool(record_filter.needles)
+        """Whether markers follow their start. Where none was ever refused, all are kept as they
+        come, which costs nothing."""
         self._verdicts: dict[ActivityKind, dict[str, bool]] = {}
         self._starts = np.empty(0, _START_DTYPE)
         """Sorted by id."""
         self._held: list[Batch] = []
         """Followers without a start yet, one batch per batch applied; the oldest first."""
 
+    def changed_to(self, record_filter: Filter, waiting: Column) -> RecordFilter:
+        """Return the filter that goes on from this one, which is not to be used any more.
+
+        ``waiting``: the kept markers that wait for others of their id, as
+        :attr:`MarkerPairing.waiting <msmon.records.markers.MarkerPairing.waiting>` has them. A
+        filter that kept everything has noted no starts; they are learnt from there.
+        """
+        new = RecordFilter(record_filter)
+        new._starts = self._starts if self._follows else _starts_among(waiting)
+        new._held = self._held
+        new._follows = new._follows or self._follows
+        return new
+
     def apply(self, batch: Batch) -> Batch:
         """Return the records of ``batch`` that pass, as a batch of the same kind."""
         kind = batch.kind
-        if not self._filter.needles or kind in NAMELESS_KINDS:
+        if kind in NAMELESS_KINDS:
             return batch
-        if not self._filter.keeps_kind(kind):
+        follows = kind == ActivityKind.Marker and self._follows
+        if not self._filter.needles and not follows:
+            return batch
+        if not self._filter.keeps_kind(kind) and not (follows and len(self._starts)):
             return batch.select(np.zeros(len(batch), dtype=bool))
-        if kind == ActivityKind.Marker:
-            return self._apply_to_markers(batch)
-        return batch.select(self._names_kept(batch))
+        return self._apply_to_markers(batch) if follows else batch.select(self._names_kept(batch))
 
     def _names_kept(self, batch: Batch) -> Column:
         """Return which records have a name that passes, shape (n,), bool."""
@@ -174,3 +196,20 @@ class RecordFilter:
             waiting.append(held.select(verdict == _UNKNOWN))
         self._held = waiting
         return released
+
+
+def _starts_among(waiting: Column) -> Column:
+    """Return the kept starts whose followers have not all come, sorted by id (``_START_DTYPE``).
+
+    ``waiting`` has dtype ``PART_DTYPE``. A host start waits for the host's end, and where the
+    device takes part for its start and end too; a namer for the device's alone. Of those one may
+    be here already. So it may await one more than comes; such a start makes room before others.
+    """
+    role = waiting["role"]
+    named = waiting.take(np.flatnonzero((role == Role.HOST_START) | (role == Role.NAMER)))
+    starts = np.zeros(len(named), _START_DTYPE)
+    starts["id"] = named["id"]
+    starts["kept"] = True
+    starts["open"] = named["role"] == Role.HOST_START
+    starts["awaited"] = starts["open"] + 2 * named["device_awaited"]
+    return starts.take(np.argsort(starts["id"], kind="stable"))

@@ -199,6 +199,17 @@ def test_an_open_range_outlives_any_number_of_finished_ones_whose_device_part_ne
     assert words(completed) == [(0, HOST, "outer", "d", 1, 9, False)]
 
 
+def test_an_open_range_outlives_any_number_of_device_ranges_that_lack_their_end() -> None:
+    pairing = MarkerPairing(limit=50)
+    pairing.add(markers(host_range(0, 1, 2, "epoch")[0]))
+    for batch in range(30):
+        numbers = range(1 + 10 * batch, 11 + 10 * batch)
+        rows = [item for number in numbers for item in device_range(number, 1, 2, "inner")[:3]]
+        assert pairing.add(markers(*rows)).evicted_starts == 0
+    completed = pairing.add(markers(host_range(0, 1, 9, "")[1]))
+    assert words(completed) == [(0, HOST, "epoch", "d", 1, 9, False)]
+
+
 def test_a_device_range_whose_name_had_to_go_is_counted() -> None:
     pairing = MarkerPairing(limit=1)
     host = [item for item in device_range(1, 1, 2, "a") if item["source_kind"] == HOST]

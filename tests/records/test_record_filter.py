@@ -13,6 +13,7 @@ from msmon.records.dtypes import DTYPES
 from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
 from msmon.records.layout import NAMELESS_KINDS, TEXT_FIELDS
+from msmon.records.markers import MarkerPairing
 from msmon.records.record_filter import HELD_BATCHES, RecordFilter
 
 HOST, DEVICE = SourceKind.HOST, SourceKind.DEVICE
@@ -168,3 +169,45 @@ def test_an_open_range_is_remembered_before_finished_ones_whose_device_part_neve
 
 def test_markers_of_a_filter_without_markers_are_dropped() -> None:
     assert len(record_filter("Kernel:step").apply(markers(*device_range(1, "step")))) == 0
+
+
+def changed(current: RecordFilter, text: str, pairing: MarkerPairing | None = None) -> RecordFilter:
+    waiting = (pairing or MarkerPairing()).waiting
+    return current.changed_to(Filter.parse(text), waiting)
+
+
+FILTERS = ["", "Marker:step", "Marker:load", "Kernel:MatMul"]
+
+
+@pytest.mark.parametrize("later", FILTERS)
+@pytest.mark.parametrize("former", FILTERS)
+def test_a_range_that_is_open_when_the_filter_changes_ends_as_it_began(
+    former: str, later: str
+) -> None:
+    current, pairing = record_filter(former), MarkerPairing()
+    ranges = [*device_range(1, "step"), *device_range(2, "load"), start(3, "step"), end(3)]
+    begun = [row for row in ranges if row[1] in (MarkerFlag.START, MarkerFlag.START_WITH_DEVICE)]
+    ended = [row for row in ranges if row not in begun]
+    kept = current.apply(markers(*begun))
+    pairing.add(kept)
+    follower = changed(current, later, pairing)
+    assert sorted(ids(follower.apply(markers(*ended)))) == sorted(
+        number for number, _, source, _ in ended if number in ids(kept)
+    )
+    new = [start(number, name) for number, name in ((5, "step"), (6, "load"))]
+    expected = record_filter(later).apply(markers(*new, end(5), end(6)))
+    assert ids(follower.apply(markers(*new, end(5), end(6)))) == ids(expected)
+
+
+def test_an_end_that_came_before_its_start_outlives_a_change_of_the_filter() -> None:
+    current = record_filter("Marker:step")
+    assert len(current.apply(markers(end(1), end(2)))) == 0
+    current = changed(current, "Marker:load")
+    assert ids(current.apply(markers(start(1, "load"), start(2, "step")))) == [1, 1]
+
+
+def test_a_filter_that_was_changed_twice_still_knows_what_the_first_one_kept() -> None:
+    current = record_filter("Marker:step")
+    current.apply(markers(start(1, "step"), start(2, "load")))
+    current = changed(changed(current, "Kernel:MatMul"), "")
+    assert ids(current.apply(markers(end(1), end(2), start(3, "load"), end(3)))) == [1, 3, 3]
