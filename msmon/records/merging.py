@@ -1,11 +1,13 @@
 """Several windows into one, as if all their records had been in it.
 
 Used where ranks or intervals are looked at together. Nothing is lost: histograms are added
-bucket by bucket, so a quantile of the result is as exact as one of a single window.
+bucket by bucket, so a quantile of the result is as exact as one of a single window. In the same
+way the operators of a window that is too large are merged into fewer.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
@@ -13,7 +15,13 @@ import numpy as np
 
 from msmon.records.batch import Column, join_columns
 from msmon.records.operators import exact_sums
-from msmon.records.windows import Window, bucket_rows
+from msmon.records.windows import (
+    MAX_ROWS,
+    MAX_WINDOW_BYTES,
+    OTHER_NAME,
+    Window,
+    bucket_rows,
+)
 
 
 def merge(windows: Iterable[Window]) -> Window:
@@ -45,6 +53,54 @@ def merge(windows: Iterable[Window]) -> Window:
         untimed=_sum_counts(window.untimed for window in merged),
         overflow_names=max(window.overflow_names for window in merged),
     )
+
+
+def fitted(window: Window, most_bytes: int = MAX_WINDOW_BYTES, most_rows: int = MAX_ROWS) -> Window:
+    """Return a window that is no larger than a daemon takes.
+
+    Where it is, the operators with the fewest records are merged into ``other``, one per kind and
+    device, until it fits. All counts and totals stay as they are.
+    """
+    fitting, kept = window, len(window.operators)
+    while kept and not _fits(fitting, most_bytes, most_rows):
+        kept //= 2
+        fitting = _with_operators(window, kept)
+    return fitting
+
+
+def _fits(window: Window, most_bytes: int, most_rows: int) -> bool:
+    size_bytes = window.operators.nbytes + window.buckets.nbytes
+    if len(window.operators) > most_rows or size_bytes > most_bytes:
+        return False
+    return sum(map(len, window.to_frames())) <= most_bytes
+
+
+def _with_operators(window: Window, kept: int) -> Window:
+    """Return the window with the ``kept`` operators that have most records; the rest is one."""
+    order = np.argsort(window.operators["count"].astype(np.int64), kind="stable")
+    rarest = order[: len(order) - kept]
+    operators = window.operators.copy()
+    operators["name"][rarest] = len(window.names)
+    operators["domain"][rarest] = 0
+    overflow = window.overflow_names + len(rarest)
+    names = (*window.names, OTHER_NAME)
+    merged = merge(
+        [dataclasses.replace(window, operators=operators, names=names, overflow_names=overflow)]
+    )
+    return _with_used_names(merged)
+
+
+def _with_used_names(window: Window) -> Window:
+    used = np.zeros(len(window.names), dtype=bool)
+    used[0] = True
+    for field in ("name", "domain"):
+        used[window.operators[field]] = True
+    number = np.cumsum(used) - 1
+    operators = window.operators.copy()
+    for field in ("name", "domain"):
+        operators[field] = number[window.operators[field]]
+    names = tuple(window.names[place] for place in np.flatnonzero(used).tolist())
+    return dataclasses.replace(window, operators=operators, names=names)
 
 
 def _with_texts(window: Window, text_ids: dict[str, int]) -> Column:

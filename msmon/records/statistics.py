@@ -17,11 +17,24 @@ from msmon.records.batch import Batch, Column, join_columns
 from msmon.records.durations import Durations, Label, are_spans, durations_of, marker_durations
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.markers import MarkerPairing
+from msmon.records.merging import fitted
 from msmon.records.operators import CHUNK_RECORDS, OperatorGroup
-from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, OTHER_NAME, Window, bucket_rows
+from msmon.records.windows import (
+    BUCKET_DTYPE,
+    MAX_WINDOW_BYTES,
+    OPERATOR_DTYPE,
+    OTHER_NAME,
+    Window,
+    bucket_rows,
+    cut_name,
+)
 
 NAME_CAP = 1000
 """Operators per kind and window that are shown by name."""
+
+TEXT_CAP = MAX_WINDOW_BYTES // 8
+"""Characters that all names of a window may have together. UTF-8 takes up to four bytes for one,
+so half of a window is left for the numbers."""
 
 _COUNTED_OVERFLOW = 100_000
 """Names beyond the cap that are told apart to count them; ``overflow_names`` stops there."""
@@ -36,6 +49,10 @@ class WindowStatistics:
     mark lasts 0 ns. Markers whose names differ in numbers only are one operator: "step 41" and
     "step 42" both count for "step *". ExternalCorrelation records have no times and are only
     counted as received and kept.
+
+    A window is never larger than a daemon takes. Names beyond ``name_cap`` per kind or
+    ``TEXT_CAP`` characters count for ``other``, and long ones are cut; where that is not enough,
+    the operators with the fewest records count for it as well.
     """
 
     def __init__(self, name_cap: int = NAME_CAP) -> None:
@@ -50,10 +67,17 @@ class WindowStatistics:
         """Marker ranges that have begun and not ended."""
         return self._pairing.open_ranges
 
+    @property
+    def waiting_markers(self) -> Column:
+        """The markers that wait for others of their id; see ``MarkerPairing.waiting``."""
+        return self._pairing.waiting
+
     def _start_anew(self) -> None:
         self._groups: dict[tuple[ActivityKind, int], OperatorGroup] = {}
         self._admitted: dict[ActivityKind, set[Label]] = {}
-        self._overflow: set[tuple[ActivityKind, Label]] = set()
+        self._overflow: set[int] = set()
+        """Hashes of the labels that found no room; the names themselves may be long."""
+        self._text_room = TEXT_CAP
         self._received: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
         self._untimed: Counter[str] = Counter()
@@ -67,10 +91,13 @@ class WindowStatistics:
         for marker records that are part of none.
         """
         kind = batch.kind
+        if len(batch) and kind != ActivityKind.ExternalCorrelation:
+            self._measure(batch)
         self._received[kind.name] += len(batch) if received is None else received
         self._kept[kind.name] += len(batch)
-        if not len(batch) or kind == ActivityKind.ExternalCorrelation:
-            return
+
+    def _measure(self, batch: Batch) -> None:
+        kind = batch.kind
         if kind == ActivityKind.Marker:
             pairs = self._pairing.add(batch)
             self.evicted_ranges += pairs.evicted_starts
@@ -81,6 +108,12 @@ class WindowStatistics:
 
     def close(self, index: int, start_ns: int, end_ns: int, step: int = -1) -> Window:
         """Return the window so far and start a new one; open marker ranges stay open."""
+        window = self.so_far(index, start_ns, end_ns, step)
+        self._start_anew()
+        return window
+
+    def so_far(self, index: int, start_ns: int, end_ns: int, step: int = -1) -> Window:
+        """Return what the window holds until now; it stays open."""
         operators, buckets, names = self._columns()
         window = Window(
             index=index,
@@ -95,8 +128,7 @@ class WindowStatistics:
             untimed=dict(+self._untimed),
             overflow_names=len(self._overflow),
         )
-        self._start_anew()
-        return window
+        return fitted(window)
 
     def _add_durations(self, durations: Durations) -> None:
         kind = durations.kind
@@ -111,18 +143,20 @@ class WindowStatistics:
         self._untimed[kind.name] += len(durations)
 
     def _admit(self, kind: ActivityKind, label: Label) -> Label:
-        name, domain = label
+        name, domain = map(cut_name, label)
         if kind == ActivityKind.Marker:
             name = _DIGITS.sub("*", name)
-            label = (name, domain)
+        label = (name, domain)
         admitted = self._admitted.setdefault(kind, set())
         if label in admitted:
             return label
-        if len(admitted) < self._name_cap:
+        characters = len(name) + len(domain)
+        if len(admitted) < self._name_cap and characters <= self._text_room:
             admitted.add(label)
+            self._text_room -= characters
             return label
         if len(self._overflow) < _COUNTED_OVERFLOW:
-            self._overflow.add((kind, label))
+            self._overflow.add(hash((kind, label)))
         return OTHER_NAME, ""
 
     def _columns(self) -> tuple[Column, Column, tuple[str, ...]]:

@@ -43,6 +43,10 @@ MAX_NAME_CHARACTERS = 4096
 """Longest name that a window of another process keeps. Many rows may share a name, and outputs
 write it once for each row."""
 
+MAX_WINDOW_BYTES = 8 << 20
+"""Frames of such a window, all together. Some 400 bytes each for 1,000 names of a kind are 2 MiB
+in a large job."""
+
 CUT_MARK = "…"
 """Last character of a name that was cut."""
 
@@ -107,7 +111,7 @@ class Window(WindowHeader):
             raise ValueError("a window frame is cut short")
         rows = np.frombuffer(operators, OPERATOR_DTYPE)
         filled = np.frombuffer(buckets, BUCKET_DTYPE)
-        texts = tuple(map(_cut, decode_texts(names)))
+        texts = tuple(map(cut_name, decode_texts(names)))
         if not np.isin(rows["kind"], [int(kind) for kind in ActivityKind]).all():
             raise ValueError("a window has an operator of an unknown kind")
         if len(rows) and max(int(rows["name"].max()), int(rows["domain"].max())) >= len(texts):
@@ -126,7 +130,8 @@ def exceeds_bounds(operators: bytes, names: bytes) -> bool:
     return rows > MAX_ROWS or names.count(b"\0") >= MAX_NAMES
 
 
-def _cut(name: str) -> str:
+def cut_name(name: str) -> str:
+    """Return a name that is no longer than a window keeps."""
     if len(name) <= MAX_NAME_CHARACTERS:
         return name
     return name[: MAX_NAME_CHARACTERS - len(CUT_MARK)] + CUT_MARK

@@ -17,9 +17,15 @@ from msmon.records.durations import EARLIEST_NS, LATEST_NS
 from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
 from msmon.records.layout import API_KINDS
 from msmon.records.markers import LATE_BATCHES
-from msmon.records.merging import merge
+from msmon.records.merging import fitted, merge
 from msmon.records.statistics import WindowStatistics
-from msmon.records.windows import Window, bucket_of, operator_rows, quantile_ns
+from msmon.records.windows import (
+    MAX_WINDOW_BYTES,
+    Window,
+    bucket_of,
+    operator_rows,
+    quantile_ns,
+)
 
 MAX_U64 = 2**64 - 1
 START_NS = 1_790_000_000_000_000_000
@@ -251,6 +257,50 @@ def test_names_beyond_the_cap_are_summed_under_other_and_counted(distinct: int) 
     other = [row for row in operator_rows(window) if row.name == "other"]
     assert sum(row.count for row in other) == 2 * (distinct - 5)
     assert sum(row.total_ns for row in operator_rows(window)) == 2 * distinct * 10 + 2
+
+
+def test_a_window_of_the_longest_names_is_no_larger_than_a_daemon_takes() -> None:
+    statistics = WindowStatistics()
+    for kind in NAMED_KINDS:
+        rows = [(0, f"{number} {'算' * 5000}", 1, 11) for number in range(1200)]
+        statistics.add(batch_of(kind, rows))
+    window = close(statistics)
+    frames = window.to_frames()
+    assert sum(map(len, frames)) <= MAX_WINDOW_BYTES
+    Window.columns_from_frames(*frames)
+    assert sum(row.count for row in operator_rows(window)) == 1200 * len(NAMED_KINDS)
+    assert sum(row.total_ns for row in operator_rows(window)) == 12_000 * len(NAMED_KINDS)
+    assert window.overflow_names > 0
+
+
+def test_where_a_window_is_too_large_the_rarest_operators_become_one() -> None:
+    statistics = WindowStatistics()
+    for number in range(1, 9):
+        statistics.add(kernels(f"kernel {number}", [number] * number))
+    whole = close(statistics)
+    fitting = fitted(whole, most_bytes=MAX_WINDOW_BYTES, most_rows=5)
+    assert {row.name: row.count for row in operator_rows(fitting)} == {
+        **{f"kernel {number}": number for number in range(5, 9)},
+        "other": 1 + 2 + 3 + 4,
+    }
+    (other,) = [row for row in operator_rows(fitting) if row.name == "other"]
+    assert (other.total_ns, other.min_ns, other.max_ns) == (1 + 4 + 9 + 16, 1, 4)
+    assert quantile_ns(fitting, other.index, 1) == 4
+    assert fitting.overflow_names == 4
+    assert fitted(whole) is whole
+    assert len(fitted(whole, most_bytes=1).operators) == 1
+
+
+def test_a_window_can_be_looked_at_while_it_is_open() -> None:
+    statistics = WindowStatistics()
+    statistics.add(kernels("MatMul", [4]))
+    assert operators(statistics.so_far(0, 0, 1)) == {
+        (ActivityKind.Kernel, 0, "MatMul", ""): (1, 4, 4, 4)
+    }
+    statistics.add(kernels("MatMul", [6]))
+    window = close(statistics)
+    assert operators(window) == {(ActivityKind.Kernel, 0, "MatMul", ""): (2, 10, 4, 6)}
+    assert window.kept == {"Kernel": 2}
 
 
 @given(
