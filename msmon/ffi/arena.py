@@ -153,6 +153,11 @@ class BufferArena:
         return int(np.count_nonzero((self._words & STATE_MASK) == TAKEN))
 
     @property
+    def slots_free(self) -> int:
+        """Slots that MSPTI can still ask for."""
+        return int(np.count_nonzero((self._words & STATE_MASK) == FREE))
+
+    @property
     def requests(self) -> int:
         """Number of the next request: buffers with a smaller ``order`` were asked for before."""
         return int(self._header.requests)

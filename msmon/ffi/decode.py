@@ -7,7 +7,7 @@ MSPTI's memory any more once :func:`decode` has returned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,28 +29,40 @@ class Decoded:
     """What one buffer held: one batch per kind met.
 
     ``lost_bytes`` counts the bytes after the last record that could be read: from
-    an unknown kind (then ``unknown_kind`` is its number) or a record cut short.
+    an unknown kind (then ``unknown_kind`` is its number) or a record cut short. ``failed``: kind
+    name → its records that could not be decoded, and ``error`` says why.
     """
 
     batches: tuple[Batch, ...]
     lost_bytes: int
     unknown_kind: int | None
+    failed: dict[str, int] = field(default_factory=dict)
+    error: Exception | None = None
 
 
 def decode(data: Column) -> Decoded:
     """Decode the valid bytes of one buffer (uint8, shape (n,)).
 
     The strings behind the pointers are read here, so this must run in the process
-    that recorded them. The batches own their memory.
+    that recorded them. The batches own their memory. An unforeseen error, say that there is no
+    memory for a very long text, costs the records of that kind alone.
     """
     split = walk.split(data)
     reader = TextReader()
-    batches = tuple(
-        _batch(kind, records, np.may_share_memory(records, data), reader)
-        for kind, records in split.parts.items()
-        if len(records)
-    )
-    return Decoded(batches, len(data) - split.read_bytes, split.unknown_kind)
+    batches = []
+    failed: dict[str, int] = {}
+    failure: Exception | None = None
+    for kind, records in split.parts.items():
+        if not len(records):
+            continue
+        borrowed = np.may_share_memory(records, data)
+        try:
+            batches.append(_batch(kind, records, borrowed, reader))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other kinds are read
+            failed[kind.name] = len(records)
+            failure = error
+    lost_bytes = len(data) - split.read_bytes
+    return Decoded(tuple(batches), lost_bytes, split.unknown_kind, failed, failure)
 
 
 def _batch(kind: ActivityKind, records: Column, borrowed: bool, reader: TextReader) -> Batch:

@@ -12,7 +12,7 @@ asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from msmon.ffi.decode import decode
@@ -24,8 +24,8 @@ from msmon.recording.holder import (
     subscription_holder,
     take_subscription,
 )
+from msmon.recording.lost_records import LostRecords
 from msmon.records.batch import Batch
-from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import Drops, DropStage
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 DISABLED_DOMAINS = ("communication",)
 """Marker domains switched off while recording, as msMonitor does: one long marker per
 collective, which the Communication kind reports better."""
+
+
+def _any_buffer(size_bytes: int) -> bool:
+    return True
 
 
 class Recorder:
@@ -56,11 +60,11 @@ class Recorder:
         self._subscription: int | None = None
         self._enabled: set[ActivityKind] = set()
         self._enabled_ever: set[ActivityKind] = set()
+        self.losses = LostRecords(arena, self._enabled_ever)
+        """Of the recording that runs, or of the last one."""
         self._disabled_domains: tuple[str, ...] = ()
         self._calls = MsptiCalls()
         self._early = EarlyRecords()
-        self._overflow_bytes_at_start = 0
-        self._undecoded_bytes = 0
         self._first_order = 0
 
     @property
@@ -79,11 +83,6 @@ class Recorder:
         return self._early.start_ns
 
     @property
-    def early_records(self) -> int:
-        """Records left out of this recording because they ended before its start."""
-        return self._early.count
-
-    @property
     def call_in_progress(self) -> MsptiCall | None:
         """The MSPTI call that has not returned yet."""
         return self._calls.in_progress
@@ -99,27 +98,15 @@ class Recorder:
         return self._arena.slots_out
 
     @property
-    def lost_bytes(self) -> dict[DropStage, int]:
-        """Bytes of records lost in this recording: no free buffer (SLOTS), unreadable (DECODE)."""
-        overflow = self._arena.overflow_bytes - self._overflow_bytes_at_start
-        return {DropStage.SLOTS: overflow, DropStage.DECODE: self._undecoded_bytes}
+    def has_spare_slots(self) -> bool:
+        """Whether at least a quarter of all buffers is free, so that full ones can wait a while."""
+        return 4 * self._arena.slots_free >= self._arena.slot_count
 
     @property
     def lost(self) -> Drops:
-        """Records lost in this recording, per stage; None where only bytes are known."""
-        drops: Drops = {}
-        for stage, lost_bytes in self.lost_bytes.items():
-            if lost_bytes:
-                records = self.records_in(lost_bytes) if stage is DropStage.SLOTS else None
-                drops[stage] = None if records is None else sum(records.values())
-        return drops
-
-    def records_in(self, size_bytes: int) -> dict[str, int] | None:
-        """Return kind name → number of records in so many bytes; None when that is unknown."""
-        if len(self._enabled_ever) != 1:
-            return None
-        (kind,) = self._enabled_ever
-        return {kind.name: size_bytes // DTYPES[kind].itemsize}
+        """Records lost in this recording or left out of it, per stage; None: unknown how many."""
+        early = self._early.count
+        return {**self.losses.drops, **({DropStage.EARLY: early} if early else {})}
 
     def start(
         self,
@@ -168,11 +155,13 @@ class Recorder:
         """Decode and free all completed buffers; see :meth:`batches`."""
         return list(self.batches())
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, may_take: Callable[[int], bool] = _any_buffer) -> Iterator[Batch]:
         """Decode completed buffers one at a time, freeing each before the next.
 
-        When this recorder is not active, buffers that still arrive belong to a recording
-        that has ended: they are freed, counted in ``late_records``, and yield nothing.
+        ``may_take`` is asked about the size in bytes of each; from the first on that it declines,
+        they stay where they are until the next call. When this recorder is not active, buffers that
+        still arrive belong to a recording that has ended: they are freed, counted in
+        ``late_records``, and yield nothing.
         """
         if not self.active:
             if not subscription_holder():
@@ -182,6 +171,8 @@ class Recorder:
             if buffer.order < self._first_order:
                 self._discard(buffer)
                 continue
+            if not may_take(buffer.valid_bytes):
+                return
             for batch in self._decode(buffer):
                 current = self._early.taken_out_of(batch)
                 if len(current):
@@ -195,18 +186,24 @@ class Recorder:
         """
         return list(self.ending())
 
-    def ending(self) -> Iterator[Batch]:
-        """End the recording as :meth:`stop` does, one buffer at a time; must be exhausted."""
+    def ending(self, before_each: Callable[[int], bool] = _any_buffer) -> Iterator[Batch]:
+        """End the recording as :meth:`stop` does, one buffer at a time; must be exhausted.
+
+        ``before_each`` is called with the size in bytes of each buffer; it may wait, and must
+        return True.
+        """
         if not self.active:
             return
         self._disable_all()
-        yield from self.batches()
+        yield from self.batches(before_each)
         self._unsubscribe()
-        yield from self.batches()
+        yield from self.batches(before_each)
         self._enable_domains()
         self._give_way()
 
-    def ending_with_process(self) -> Iterator[Batch]:
+    def ending_with_process(
+        self, before_each: Callable[[int], bool] = _any_buffer
+    ) -> Iterator[Batch]:
         """End the recording because the process ends; as :meth:`ending`, see the module.
 
         MSPTI keeps its subscription, and is not called again.
@@ -215,18 +212,21 @@ class Recorder:
             return
         self._disable_all()
         self._calls.forbid()
-        yield from self.batches()
+        yield from self.batches(before_each)
         self._give_way()
 
     def abandon(self) -> None:
-        """End the recording and discard what is still inside MSPTI."""
+        """End the recording; what was not read yet is counted as lost."""
         if not self.active:
             return
         self._disable_all()
         self._unsubscribe()
         self._enable_domains()
+        for buffer in self._arena.completed():
+            records = self._discard(buffer)
+            if buffer.order >= self._first_order:
+                self.losses.note_failed(records, "the session ended after an unforeseen error")
         self._give_way()
-        self._discard_completed()
 
     def forbid_calls(self) -> None:
         """Let no further call into MSPTI begin, because the process is about to end."""
@@ -278,10 +278,9 @@ class Recorder:
 
     def _reset_counters(self) -> None:
         self._early = EarlyRecords()
-        self._overflow_bytes_at_start = self._arena.overflow_bytes
-        self._undecoded_bytes = 0
         self._enabled.clear()
-        self._enabled_ever.clear()
+        self._enabled_ever = set()
+        self.losses = LostRecords(self._arena, self._enabled_ever)
         self._calls.problems.clear()
 
     def _disable_domains(self, domains: Iterable[str]) -> None:
@@ -306,21 +305,27 @@ class Recorder:
         self._enabled.discard(kind)
 
     def _decode(self, buffer: CompletedBuffer) -> tuple[Batch, ...]:
+        self.buffers_read += 1
         try:
             decoded = decode(self._arena.view(buffer))
+        except Exception as error:  # noqa: BLE001 - it costs this buffer only, and is counted
+            self.losses.note_unreadable(buffer.valid_bytes, repr(error))
+            return ()
         finally:
             self._arena.release(buffer)
-        self.buffers_read += 1
-        self._undecoded_bytes += decoded.lost_bytes
+        self.losses.note_decoded(decoded)
         return decoded.batches
 
     def _discard_completed(self) -> None:
         for buffer in self._arena.completed():
             self._discard(buffer)
 
-    def _discard(self, buffer: CompletedBuffer) -> None:
+    def _discard(self, buffer: CompletedBuffer) -> dict[str, int]:
+        """Free a buffer unread; return kind name → records that were in it."""
         try:
             parts = split(self._arena.view(buffer)).parts
-            self.late_records += sum(len(records) for records in parts.values())
         finally:
             self._arena.release(buffer)
+        records = {kind.name: len(part) for kind, part in parts.items()}
+        self.late_records += sum(records.values())
+        return records

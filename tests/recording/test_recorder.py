@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from msmon.errors import CommandRefused, MsptiError
+from msmon.ffi import decode as decode_module
 from msmon.ffi import prototypes
 from msmon.ffi.arena import BufferArena
 from msmon.recording.recorder import Recorder
@@ -213,7 +214,55 @@ def test_records_that_ended_before_the_start_are_left_out(recorder, mspti):
     mspti.records(Kernel, 4, end_ns=recorder.start_ns - 1)
     mspti.records(Kernel, 2, end_ns=recorder.start_ns)
     assert count(recorder.stop()) == {"Kernel": 2}
-    assert recorder.early_records == 4
+    assert recorder.lost == {"early": 4}
+
+
+HOUR_NS = 3_600 * 10**9
+
+
+@pytest.fixture
+def set_clock(monkeypatch):
+    """Shift the wall clock from now on."""
+    true_ns = time.time_ns
+
+    def shift(shift_ns: int) -> None:
+        monkeypatch.setattr(time, "time_ns", lambda: true_ns() + shift_ns)
+
+    yield shift
+    monkeypatch.undo()
+
+
+def test_records_after_the_clock_was_set_back_are_kept(recorder, mspti, set_clock):
+    recorder.start(frozenset({Kernel, API}))
+    mspti.records(Kernel, 4)
+    set_clock(-HOUR_NS)
+    mspti.records(Kernel, 5)
+    mspti.records(API, 6)
+    assert count(recorder.stop()) == {"Kernel": 9, "API": 6}
+    assert recorder.lost == {}
+
+
+def test_a_kind_that_has_begun_has_no_early_records(recorder, mspti, set_clock):
+    """The clock is right again when the records are read, so that nothing tells of the step."""
+    recorder.start(frozenset({Kernel}))
+    mspti.records(Kernel, 4)
+    recorder.flush()
+    assert count(recorder.drain()) == {"Kernel": 4}
+    set_clock(-HOUR_NS)
+    mspti.records(Kernel, 5)
+    set_clock(0)
+    assert count(recorder.stop()) == {"Kernel": 5}
+
+
+def test_early_records_are_told_from_current_ones_after_a_step_of_the_clock(
+    recorder, mspti, set_clock
+):
+    recorder.start(frozenset({Kernel}))
+    mspti.records(Kernel, 3, end_ns=recorder.start_ns - 2 * HOUR_NS)
+    set_clock(-HOUR_NS)
+    mspti.records(Kernel, 5)
+    assert count(recorder.stop()) == {"Kernel": 5}
+    assert recorder.lost == {"early": 3}
 
 
 @pytest.mark.parametrize("end_ns", [0, 123_456_789])
@@ -238,7 +287,7 @@ def test_records_without_a_free_buffer_are_counted(recorder, mspti):
         mspti.records(Kernel, 6)
         mspti.complete()
     assert recorder.lost == {"slots": 6}
-    assert recorder.records_in(recorder.lost_bytes[DropStage.SLOTS]) == {"Kernel": 6}
+    assert recorder.losses.records_in(recorder.losses.size_bytes[DropStage.SLOTS]) == {"Kernel": 6}
     assert count(recorder.drain()) == {"Kernel": 12}
     mspti.records(Kernel, 1)
     assert count(recorder.stop()) == {"Kernel": 1}
@@ -250,7 +299,7 @@ def test_a_loss_of_mixed_kinds_is_known_in_bytes_only(recorder, mspti):
         mspti.records(Kernel, 6)
         mspti.complete()
     assert recorder.lost == {"slots": None}
-    assert recorder.records_in(recorder.lost_bytes[DropStage.SLOTS]) is None
+    assert recorder.losses.records_in(recorder.losses.size_bytes[DropStage.SLOTS]) is None
 
 
 def test_unreadable_bytes_cost_only_what_follows_them(recorder, mspti):
@@ -259,6 +308,63 @@ def test_unreadable_bytes_cost_only_what_follows_them(recorder, mspti):
     mspti.raw((999).to_bytes(8, "little") * 7)
     assert count(recorder.stop()) == {"Kernel": 3}
     assert recorder.lost == {"decode": None}
+
+
+def test_an_error_while_decoding_costs_one_kind_of_one_buffer_and_is_counted(
+    recorder, mspti, monkeypatch
+):
+    real = decode_module._batch
+
+    def fail_for_api(kind, *arguments):
+        if kind is API:
+            raise MemoryError("a very long text")
+        return real(kind, *arguments)
+
+    recorder.start(frozenset({Kernel, API}))
+    mspti.records(Kernel, 3)
+    mspti.records(API, 4)
+    recorder.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_module, "_batch", fail_for_api)
+        assert count(recorder.drain()) == {"Kernel": 3}
+    mspti.records(API, 2)
+    assert count(recorder.stop()) == {"API": 2}
+    assert recorder.lost == {"decode": 4}
+    assert recorder.losses.failed == {"API": 4}
+    assert "a very long text" in recorder.losses.error
+
+
+def test_a_buffer_that_cannot_be_split_is_counted_and_given_back(
+    recorder, mspti, arena, monkeypatch
+):
+    def fail(data):
+        raise ZeroDivisionError("unforeseen")
+
+    recorder.start(frozenset({Kernel}))
+    mspti.records(Kernel, 3)
+    recorder.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_module.walk, "split", fail)
+        assert recorder.drain() == []
+    assert recorder.lost == {"decode": None}
+    assert arena.slots_free == arena.slot_count
+
+
+def test_what_an_abandoned_recording_had_not_read_is_counted(recorder, mspti):
+    recorder.start(frozenset({Kernel}))
+    mspti.records(Kernel, 3)
+    recorder.abandon()
+    assert recorder.lost == {"decode": 3}
+
+
+def test_buffers_stay_where_they_are_while_they_may_not_be_taken(recorder, mspti):
+    recorder.start(frozenset({Kernel}))
+    mspti.records(Kernel, 3)
+    recorder.flush()
+    asked = []
+    assert list(recorder.batches(lambda size_bytes: bool(asked.append(size_bytes)))) == []
+    assert asked == [3 * DTYPES[Kernel].itemsize]
+    assert count(recorder.drain()) == {"Kernel": 3}
 
 
 def test_losses_of_one_recording_do_not_show_in_the_next(recorder, mspti):
