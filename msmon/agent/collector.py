@@ -187,7 +187,10 @@ class Collector:
             "".join(traceback.format_exception(type(error), error, error.__traceback__))
         )
         if self._failures >= _MAX_FAILURES or self._monitoring.phase in _HALF_DONE:
-            self._monitoring.give_up()
+            try:
+                self._monitoring.give_up()
+            except Exception as second:  # noqa: BLE001  boundary: this thread must go on
+                self._log.write(f"the session could not be ended: {second!r}")
         self._publish()
 
     # --- commands ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msmon.agent import imports
@@ -67,6 +68,8 @@ class Monitoring:
         self._on_phase = on_phase
         self._awaits_numpy = True
         """Whether the modules that a session needs are still to be imported."""
+        self._given_up: MonitoringSession | None = None
+        """A session that failed and of which nobody who asked to stop it has been told."""
         self._loading: MsptiCall | None = None
         self._calls_forbidden = False
         """Set by the thread that ends the process."""
@@ -122,6 +125,7 @@ class Monitoring:
             self.phase = ProcessState.IDLE
             raise
         self.problem = ""
+        self._given_up = None
         self.session = session
         self.phase = ProcessState.MONITORING
         kinds = format_kinds(session.recorded_kinds)
@@ -143,9 +147,16 @@ class Monitoring:
             raise UsageError(f"stop takes no options, got {', '.join(sorted(fields))}")
         session = self.session
         if session is None:
-            return Answer(True, "monitoring does not run in this process; nothing to stop")
+            return self._nothing_to_stop()
         self.end("stopped")
         return session_answer(session, f"monitoring stopped: {totals(session.counts())}")
+
+    def _nothing_to_stop(self) -> Answer:
+        given_up, self._given_up = self._given_up, None
+        if given_up is None:
+            return Answer(True, "monitoring does not run in this process; nothing to stop")
+        text = f"monitoring had ended by itself: {self.problem}; {totals(given_up.counts())}"
+        return replace(session_answer(given_up, text), ok=False)
 
     # --- between commands -----------------------------------------------------------------
 
@@ -166,10 +177,14 @@ class Monitoring:
         if self.session is None:
             if self._awaits_numpy and _job_has_numpy():
                 self._load_modules()
-        elif self.session.due:
+            return
+        if self.session.due:
             self.end("duration")
-        else:
-            self.session.tick()
+            return
+        problem = self.session.problem
+        self.session.tick()
+        if self.session.problem != problem:
+            self._log.write(self.session.problem)
 
     def follow_pause(self) -> None:
         """Make way for a trace that wants it, and go on when none does any more.
@@ -222,13 +237,15 @@ class Monitoring:
         self._log.write(f"session {_shown(session)} ended: {reason}")
 
     def give_up(self) -> None:
-        """End the session after an unforeseen failure; what was not read yet is lost."""
+        """End the session after an unforeseen failure; what was not read yet is counted as lost."""
         session, self.session = self.session, None
+        self.phase = ProcessState.IDLE
         if session is not None:
+            self._given_up = session
             session.abandon()
+            self.last_counts = session.counts()
         elif self._recorder is not None:
             self._recorder.abandon()
-        self.phase = ProcessState.IDLE
 
     def _enter(self, phase: ProcessState) -> None:
         self.phase = phase

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TICK_S = 0.25
 SHORTEST_TICK_S = 0.01
+HELD_BACK_TICK_S = 0.05
+"""Where buffers wait for room in the uplink, which the daemon makes a few times per second."""
 
 _BUSY_BUFFERS = 3
 """So many buffers at one look: they fill faster than we come."""
@@ -19,9 +21,11 @@ class Pace:
     def __init__(self) -> None:
         self.tick_s = TICK_S
 
-    def note(self, buffers: int) -> None:
-        """Take how many buffers the last look has found."""
-        if buffers >= _BUSY_BUFFERS:
+    def note(self, buffers: int, held_back: bool = False) -> None:
+        """Take how many buffers the last look has read, and whether it had to leave some."""
+        if held_back:
+            self.tick_s = HELD_BACK_TICK_S
+        elif buffers >= _BUSY_BUFFERS:
             self.tick_s = max(SHORTEST_TICK_S, self.tick_s / 2)
         else:
             self.tick_s = min(TICK_S, self.tick_s * 2)

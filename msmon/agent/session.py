@@ -1,7 +1,7 @@
 """One npu-monitor run in this process, from its start to its end.
 
-It takes what the recorder yields, filters it, and hands windows and (where an export wants
-them) records to the uplink. Everything here runs on the collector's thread.
+It decides when MSPTI is flushed, when buffers are read, and when windows end. What is read goes to
+the :class:`~msmon.agent.intake.Intake`. Everything here runs on the collector's thread.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msmon.agent.intake import Intake
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.losses import LossReports
+from msmon.agent.losses import FailedBatches, LossReports
 from msmon.agent.pace import Pace
+from msmon.agent.patience import Patience
 from msmon.agent.ranks.parallel_groups import GroupWatch
 from msmon.agent.wall_clock import WallClock
 from msmon.agent.window_series import WindowSeries
@@ -24,7 +25,6 @@ from msmon.recording.calls import CALL_ERRORS
 from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
-from msmon.records.record_filter import RecordFilter
 from msmon.sessions import Counts, Drops, DropStage, Gap, MonitorSettings, SessionEnd, merged_drops
 
 FLUSH_INTERVAL_S = 1.0
@@ -34,6 +34,12 @@ at all. So it is flushed this often, however long the report interval is."""
 MANY_SLOTS_OUT = 3
 """MSPTI usually has one buffer that it fills and one full one that it is about to deliver. With
 so many, deliveries don't keep up; it is flushed at once, before it has no free buffer left."""
+
+ROOM_LIMIT_S = 3.0
+"""How long a stop or an update may wait until the daemon has made room for full buffers."""
+
+SHORT_ROOM_LIMIT_S = 0.3
+"""The same at the end of the job, and before a trace for which the training may wait."""
 
 
 class MonitoringSession:
@@ -57,13 +63,20 @@ class MonitoringSession:
         self.problem = ""
         self._recorder = recorder
         self._uplink = uplink
-        self._step = step
-        self._filter = RecordFilter(settings.active_filter)
         self._clock = WallClock()
-        self._windows = WindowSeries(self._clock)
-        self._received: Counter[str] = Counter()
-        self._kept: Counter[str] = Counter()
-        self._ended = False
+        self._windows = WindowSeries(self.session_id, uplink, self._clock, step)
+        self._intake = Intake(
+            self.session_id,
+            settings.active_filter,
+            settings.ship_records,
+            uplink,
+            self._windows,
+            FailedBatches(self._report_gap, lambda: self._clock.at_ns(time.monotonic())),
+        )
+        self._patience = Patience(
+            self._intake, recorder, uplink, lambda: self._losses.note_held_back()
+        )
+        self._final_counts: Counts | None = None
         self._pace = Pace()
         self._groups = GroupWatch()
         self._paused_s: float | None = None
@@ -71,6 +84,8 @@ class MonitoringSession:
         """When MSPTI last returned from a flush."""
         self._drops_before: Drops = {}
         """Records lost before the last pause. The recorder counts from 0 after each pause."""
+        self._recorder_counts = True
+        """Whether what the recorder has lost is not yet in ``_drops_before``."""
 
     # --- life -------------------------------------------------------------------------
 
@@ -80,10 +95,7 @@ class MonitoringSession:
         Raises CommandRefused when another recording runs in this process or none of
         the kinds can be enabled, and what :meth:`Recorder.start` raises.
         """
-        self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
-        if not self._recorder.enabled_kinds:
-            self._recorder.stop()
-            raise CommandRefused("no kind can be recorded", _reasons(self.unavailable_kinds))
+        self._start_recorder()
         now_s = time.monotonic()
         self._windows.begin()
         self._next_flush_s = now_s + FLUSH_INTERVAL_S
@@ -91,6 +103,12 @@ class MonitoringSession:
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
         self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
         self._uplink.open(self.session_id, self.settings.with_kinds(), self._recorder.start_ns)
+
+    def _start_recorder(self) -> None:
+        self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
+        if not self._recorder.enabled_kinds:
+            self._recorder.stop()
+            raise CommandRefused("no kind can be recorded", _reasons(self.unavailable_kinds))
 
     @property
     def recorded_kinds(self) -> frozenset[ActivityKind]:
@@ -126,12 +144,16 @@ class MonitoringSession:
             return
         now_s = time.monotonic()
         window_over = now_s >= self._window_end_s
-        if window_over or now_s >= self._next_flush_s or self._many_slots_out:
+        many_slots_out = self._recorder.slots_out >= MANY_SLOTS_OUT
+        if window_over or now_s >= self._next_flush_s or many_slots_out:
             self._flush()
             self._next_flush_s = now_s + FLUSH_INTERVAL_S
-        self._take(self._recorder.batches())
+        self._patience.held_back = False
+        self._take(self._recorder.batches(self._patience.may_take))
         if window_over:
-            self._close_window()
+            self._windows.close()
+        else:
+            self._windows.tell_so_far(self.settings.report_interval_s)
         self._note_groups()
 
     def update(self, fields: Mapping[str, Any]) -> None:
@@ -143,12 +165,11 @@ class MonitoringSession:
         new = self.settings.updated(fields)
         old = self.settings
         if self.paused:  # kinds are enabled when it goes on
-            self._filter = RecordFilter(new.active_filter)
             self._adopt(new)
             return
         self._recorder.change_kinds(self._recorder.enabled_kinds & new.active_kinds)
         self._flush()
-        self._take(self._recorder.batches())
+        self._take(self._recorder.batches(self._patience.until_room(ROOM_LIMIT_S)))
         unavailable = self._recorder.change_kinds(new.active_kinds)
         if not self._recorder.enabled_kinds:
             self.unavailable_kinds = self._recorder.change_kinds(old.active_kinds)
@@ -156,13 +177,13 @@ class MonitoringSession:
                 "no kind can be recorded, all stays as it is", _reasons(unavailable)
             )
         self.unavailable_kinds = unavailable
-        if new.filter != old.filter:
-            self._filter = RecordFilter(new.active_filter)
         if new.report_interval_s != old.report_interval_s:
-            self._close_window()
+            self._windows.close()
         self._adopt(new)
 
     def _adopt(self, new: MonitorSettings) -> None:
+        if new.filter != self.settings.filter:
+            self._intake.change_filter(new.active_filter)
         self.settings = new
         self._uplink.put_note(self.session_id, "settings", json.dumps(new.as_fields()))
 
@@ -175,20 +196,23 @@ class MonitoringSession:
         """Deliver all that was recorded and stop using MSPTI, so that a profiler can."""
         if self.paused:
             return
-        self._take(self._recorder.ending())
+        self._take(self._recorder.ending(self._patience.until_room(SHORT_ROOM_LIMIT_S)))
         self._losses.report(time.monotonic(), at_end=True)
-        self._close_window()
-        self._drops_before = self._recorder_drops()
+        self._windows.close()
+        self._drops_before = merged_drops(self._drops_before, self._recorder.lost)
+        self._recorder_counts = False
         self._paused_s = time.monotonic()
 
     def resume(self) -> None:
         """Go on after a pause with the settings in force; the outputs are told of the gap.
 
-        Raises what :meth:`Recorder.start` raises; the session is still paused then.
+        Raises CommandRefused when none of the kinds can be enabled any more, and what
+        :meth:`Recorder.start` raises; the session is still paused then.
         """
         if not self.paused:
             return
-        self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
+        self._start_recorder()
+        self._recorder_counts = True
         self._report_pause()
         self._windows.begin()
         now_s = time.monotonic()
@@ -212,43 +236,42 @@ class MonitoringSession:
             self._close(reason)
             return
         recorder = self._recorder
-        self._take(recorder.ending_with_process() if at_exit else recorder.ending())
+        ending = recorder.ending_with_process if at_exit else recorder.ending
+        limit_s = SHORT_ROOM_LIMIT_S if at_exit else ROOM_LIMIT_S
+        self._take(ending(self._patience.until_room(limit_s)))
         if self._recorder.problems:
             self.problem = self._recorder.problems[-1]
         self._losses.report(time.monotonic(), at_end=True)
-        self._close_window()
+        self._windows.close()
         self._close(reason)
 
     def abandon(self) -> None:
-        """End after an unforeseen failure. Records that were not read yet are lost."""
-        self._recorder.abandon()
-        self._close("failed")
+        """End after an unforeseen failure. Records that were not read yet are counted as lost."""
+        try:
+            if not self.paused:
+                self._recorder.abandon()
+                self._losses.report(time.monotonic(), at_end=True)
+            self._windows.close()
+        finally:
+            self._close("failed")
 
     def _close(self, reason: str) -> None:
-        self._ended = True
+        final = self._final_counts = self._count(at_end=True)
         end_ns = self._clock.at_ns(time.monotonic())
-        self._uplink.close(self.session_id, SessionEnd(end_ns, reason, self.counts()))
+        self._uplink.close(self.session_id, SessionEnd(end_ns, reason, final))
 
     def counts(self) -> Counts:
-        """Return the records so far, and the drops of every stage in this process."""
-        drops = dict(self._drops_before if self.paused else self._recorder_drops())
-        for stage, count in (
-            (DropStage.MARKERS, self._windows.evicted_ranges),
-            (DropStage.OPEN, self._windows.open_ranges if self._ended else 0),
-            (DropStage.UPLINK, sum(self._uplink.dropped(self.session_id).values())),
-        ):
-            if count:
-                drops[stage] = count
-        return Counts(dict(self._received), dict(+self._kept), dict(+self._windows.untimed), drops)
+        """Return the records so far, and the drops of every stage in this process.
 
-    def _recorder_drops(self) -> Drops:
-        return merged_drops(self._drops_before, self._recorder.lost)
+        Once the session has ended they stay as they are: the uplink then forgets what it dropped.
+        """
+        return self._final_counts or self._count(at_end=False)
+
+    def _count(self, at_end: bool) -> Counts:
+        lately = self._recorder.lost if self._recorder_counts else {}
+        return self._intake.counts(merged_drops(self._drops_before, lately), at_end)
 
     # --- records ----------------------------------------------------------------------
-
-    @property
-    def _many_slots_out(self) -> bool:
-        return self._recorder.slots_out >= MANY_SLOTS_OUT
 
     def _flush(self) -> None:
         try:
@@ -260,30 +283,17 @@ class MonitoringSession:
     def _take(self, batches: Iterable[Batch]) -> None:
         buffers_before = self._recorder.buffers_read
         for batch in batches:
-            name = batch.kind.name
-            self._received[name] += len(batch)
-            kept = self._filter.apply(batch)
-            self._windows.add(kept, received=len(batch))
-            self._kept[name] += len(kept)
-            if self.settings.ship_records and len(kept):
-                self._uplink.put_records(self.session_id, kept)
-        self._pace.note(self._recorder.buffers_read - buffers_before)
+            self._intake.take(batch)
+        self._pace.note(self._recorder.buffers_read - buffers_before, self._patience.held_back)
         self._losses.report(time.monotonic())
+        self.problem = self._intake.failed.error or self._recorder.losses.error or self.problem
 
     def _report_gap(self, gap: Gap) -> None:
         self._uplink.put_gap(self.session_id, gap)
 
-    # --- windows ----------------------------------------------------------------------
-
     @property
     def _window_end_s(self) -> float:
         return self._windows.end_s(self.settings.report_interval_s)
-
-    def _close_window(self) -> None:
-        self._uplink.put_window(self.session_id, self._windows.close(self._step()))
-        jump_ns = self._clock.follow()
-        if jump_ns:
-            self._uplink.put_note(self.session_id, "clock_jump_ns", str(jump_ns))
 
     def _note_groups(self, at_end: bool = False) -> None:
         groups = self._groups.news(at_end)

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
+from msmon.agent.link.uplink import Uplink
 from msmon.agent.wall_clock import WallClock
-from msmon.records.batch import Batch
+from msmon.records.batch import Batch, Column
 from msmon.records.statistics import WindowStatistics
-from msmon.records.windows import Window
+
+SO_FAR_INTERVAL_S = 1.0
+"""How often the daemon is told what the open window holds, if that takes next to no time."""
+
+_SO_FAR_SHARE = 0.005
+"""Part of the time that telling it may take: of a window that takes 10 ms every 2 s."""
 
 
 class WindowSeries:
-    """The window that is open, and the numbers of those before it.
+    """The window that is open, and the numbers of those before it; closed ones go to the uplink.
 
     Written by the collector's thread only. Windows begin and end at moments of ``clock``, so
-    they follow each other without gap or overlap.
+    they follow each other without gap or overlap. ``step`` returns the current training step,
+    -1 if it is unknown.
     """
 
-    def __init__(self, clock: WallClock) -> None:
+    def __init__(
+        self, session_id: str, uplink: Uplink, clock: WallClock, step: Callable[[], int]
+    ) -> None:
         self.untimed: Counter[str] = Counter()
         """Records per kind name whose times are no times, in all windows closed so far."""
+        self._session_id = session_id
+        self._uplink = uplink
         self._clock = clock
+        self._step = step
         self._statistics = WindowStatistics()
         self._index = 0
         self._start_s = time.monotonic()
+        self._grown = False
+        self._next_so_far_s = 0.0
 
     @property
     def evicted_ranges(self) -> int:
@@ -36,6 +51,11 @@ class WindowSeries:
         """Ranges of markers that have a start and no end yet."""
         return self._statistics.open_ranges
 
+    @property
+    def waiting_markers(self) -> Column:
+        """The markers that wait for others of their id; see ``MarkerPairing.waiting``."""
+        return self._statistics.waiting_markers
+
     def begin(self) -> None:
         """Have the open window begin now: nothing was recorded before."""
         self._start_s = time.monotonic()
@@ -46,17 +66,37 @@ class WindowSeries:
 
     def add(self, batch: Batch, received: int) -> None:
         """Take the records that the filter has kept of ``received`` ones."""
+        self._grown = True
         self._statistics.add(batch, received=received)
 
-    def close(self, step: int) -> Window:
-        """End the open window, begin the next, and return the one that has ended.
+    def tell_so_far(self, interval_s: float) -> None:
+        """Leave for the daemon what the open window holds, in case this process is killed.
 
-        ``step`` is the training step at this moment, -1 if unknown.
+        Does nothing where that was done just now, the window is over soon, or it has not grown.
         """
+        began_s = time.monotonic()
+        ends_soon = self.end_s(interval_s) - began_s <= SO_FAR_INTERVAL_S
+        if ends_soon or not self._grown or began_s < self._next_so_far_s:
+            return
+        if not self._uplink.wants_so_far:
+            return
+        start_ns, end_ns = self._clock.at_ns(self._start_s), self._clock.at_ns(began_s)
+        window = self._statistics.so_far(self._index, start_ns, end_ns, self._step())
+        self._uplink.put_so_far(self._session_id, window)
+        took_s = time.monotonic() - began_s
+        self._next_so_far_s = began_s + max(SO_FAR_INTERVAL_S, took_s / _SO_FAR_SHARE)
+        self._grown = False
+
+    def close(self) -> None:
+        """End the open window, begin the next, and queue the one that has ended."""
         now_s = time.monotonic()
         start_ns, end_ns = self._clock.at_ns(self._start_s), self._clock.at_ns(now_s)
-        window = self._statistics.close(self._index, start_ns, end_ns, step)
+        window = self._statistics.close(self._index, start_ns, end_ns, self._step())
         self.untimed.update(window.untimed)
         self._index += 1
         self._start_s = now_s
-        return window
+        self._grown = False
+        self._uplink.put_window(self._session_id, window)
+        jump_ns = self._clock.follow()
+        if jump_ns:
+            self._uplink.put_note(self._session_id, "clock_jump_ns", str(jump_ns))

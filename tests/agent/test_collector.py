@@ -15,6 +15,8 @@ from msmon.agent.link.uplink import Uplink
 from msmon.agent.session import MonitoringSession
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
+from msmon.ffi.arena import BufferArena
+from msmon.recording.lost_records import LostRecords
 
 
 class PlayedRecorder:
@@ -25,12 +27,12 @@ class PlayedRecorder:
     start_ns = 1
     slots_out = 0
     buffers_read = 0
-    lost_bytes: dict[str, int] = {}  # noqa: RUF012
     lost: dict[str, int] = {}  # noqa: RUF012
     problems: list[str] = []  # noqa: RUF012
 
     def __init__(self) -> None:
         self.abandoned = 0
+        self.losses = LostRecords(BufferArena(1, 1 << 16), frozenset())
 
     def start(self, kinds):
         return {}
@@ -38,7 +40,7 @@ class PlayedRecorder:
     def flush(self):
         pass
 
-    def batches(self):
+    def batches(self, may_take):
         return []
 
     ending = batches
@@ -120,6 +122,11 @@ def test_ticks_that_keep_failing_end_the_session(command, recorder, monkeypatch,
     wait_for(lambda: recorder.abandoned, "the end of the session")
     wait_for(lambda: command.collector.state.state == "idle", "idle")
     assert "unforeseen" in command.collector.state.problem
+    answer = command("monitor.stop")
+    assert not answer.ok
+    assert "had ended by itself" in answer.text
+    assert "unforeseen" in answer.text
+    assert "nothing to stop" in command("monitor.stop").text
 
 
 def test_one_failing_tick_is_survived(command, recorder, monkeypatch, wait_for):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.session import MonitoringSession
 from msmon.agent.session_answers import totals
+from msmon.ffi.arena import BufferArena
+from msmon.recording.lost_records import LostRecords
 from msmon.records import markers
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
@@ -24,12 +24,13 @@ class PlayedRecorder:
     start_ns = 1
     slots_out = 0
     buffers_read = 0
-    lost_bytes: dict[Any, int] = {}  # noqa: RUF012
+    has_spare_slots = True
     lost: dict[str, int] = {}  # noqa: RUF012
     problems: list[str] = []  # noqa: RUF012
 
     def __init__(self) -> None:
         self.waiting: list[Batch] = []
+        self.losses = LostRecords(BufferArena(1, 1 << 16), frozenset())
 
     def start(self, kinds):
         return {}
@@ -37,7 +38,7 @@ class PlayedRecorder:
     def flush(self):
         pass
 
-    def batches(self):
+    def batches(self, may_take):
         given, self.waiting = self.waiting, []
         return given
 

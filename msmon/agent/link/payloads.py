@@ -9,6 +9,11 @@ import numpy as np
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
 from msmon.records.batch import Batch
 from msmon.records.layout import TEXT_FIELDS
+from msmon.records.windows import CUT_MARK
+
+MAX_TEXT_CHARACTERS = 1 << 20
+"""A text of a single record that does not fit a frame is cut here. A record has three texts at
+most, and UTF-8 takes up to four bytes for a character."""
 
 
 def payloads_of(batch: Batch) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
@@ -16,13 +21,26 @@ def payloads_of(batch: Batch) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     parts = [batch]
     while parts:
         part = parts.pop()
-        payload = with_used_texts(part).to_frames()
+        compact = with_used_texts(part)
+        payload = compact.to_frames()
         if max(map(len, payload)) <= MAX_PAYLOAD_FRAME_BYTES:
             yield len(part), payload
+            continue
+        if len(part) == 1:
+            yield 1, _with_short_texts(compact).to_frames()
             continue
         middle = len(part) // 2
         for half in (part.records[middle:], part.records[:middle]):
             parts.append(Batch(part.kind, half, part.strings))
+
+
+def _with_short_texts(record: Batch) -> Batch:
+    """Return a batch of one record with texts that fit a frame together, whatever they are."""
+    texts = tuple(
+        text if len(text) <= MAX_TEXT_CHARACTERS else text[: MAX_TEXT_CHARACTERS - 1] + CUT_MARK
+        for text in record.strings
+    )
+    return Batch(record.kind, record.records, texts)
 
 
 def with_used_texts(batch: Batch) -> Batch:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msmon.bus.codec import encode
 from msmon.bus.messages import GapReport
-from msmon.sessions import DropStage, Gap
+from msmon.records.window_header import WindowHeader
+from msmon.sessions import Drops, DropStage, Gap, merged_drops
 
 _MESSAGE_OVERHEAD_BYTES = 200
 """What Python's objects for one message take beside its frames, about."""
@@ -27,11 +28,17 @@ class Entry(NamedTuple):
 
 @dataclass
 class _Lost:
-    """What did not fit since ``start_ns`` and is not reported yet."""
+    """What did not fit since ``start_ns`` and is not reported yet. Times are on the wall clock."""
 
+    stage: DropStage
     start_ns: int
+    end_ns: int
+    reason: str
     records: Counter[str] = field(default_factory=Counter)
-    windows: int = 0
+
+    def gap(self) -> Gap:
+        """Return the report."""
+        return Gap(self.stage, self.start_ns, self.end_ns, dict(self.records), self.reason)
 
 
 class Stream:
@@ -47,17 +54,18 @@ class Stream:
         """The first message. It is kept to the end: every new connection begins with it."""
         self.sent: deque[Entry] = deque()
         self.unsent: deque[Entry] = deque([opened])
-        self.dropped: Counter[str] = Counter()
-        """Records per kind name that did not fit, since the session began."""
+        self.dropped: Drops = {}
+        """Records that did not fit since the session began: UPLINK, and WINDOWS in windows."""
         self.closed_seq = 0
         """Number of the last message; 0 while the session runs."""
         self._next_seq = 2
-        self._lost: _Lost | None = None
+        self._lost: dict[DropStage, _Lost] = {}
+        """By stage: UPLINK for records, WINDOWS for those in windows."""
 
     @property
-    def has_unreported_loss(self) -> bool:
-        """Whether something did not fit and no gap tells of it yet."""
-        return self._lost is not None
+    def has_unreported_records(self) -> bool:
+        """Whether records did not fit and no gap tells of it yet."""
+        return DropStage.UPLINK in self._lost
 
     def append(self, message: Any, payload: Sequence[bytes] = ()) -> int:
         """Number a message and queue it. Returns its size in bytes."""
@@ -71,25 +79,29 @@ class Stream:
         self.closed_seq = self._next_seq
         return self.append(message)
 
-    def lose_records(self, kind_name: str, count: int) -> None:
+    def lose_records(self, kind_name: str, count: int, reason: str) -> None:
         """Count records that did not fit."""
-        self._loss().records[kind_name] += count
-        self.dropped[kind_name] += count
+        now_ns = time.time_ns()
+        lost = _Lost(DropStage.UPLINK, now_ns, now_ns, reason)
+        lost = self._lost.setdefault(DropStage.UPLINK, lost)
+        lost.end_ns = now_ns
+        self._count(lost, {kind_name: count})
 
-    def lose_window(self) -> None:
-        """Count a window that did not fit."""
-        self._loss().windows += 1
+    def lose_window(self, header: WindowHeader, reason: str) -> None:
+        """Count the records in a window that did not fit."""
+        lost = _Lost(DropStage.WINDOWS, header.start_ns, header.end_ns, reason)
+        lost = self._lost.setdefault(DropStage.WINDOWS, lost)
+        lost.end_ns = header.end_ns
+        self._count(lost, header.kept)
 
-    def report_loss(self) -> int:
-        """Queue a gap for what did not fit, if anything. Returns its size in bytes."""
-        lost, self._lost = self._lost, None
-        if lost is None:
-            return 0
-        reason = "the daemon was away or too slow"
-        if lost.windows:
-            reason += f"; {lost.windows} windows are missing too"
-        gap = Gap(DropStage.UPLINK, lost.start_ns, time.time_ns(), dict(lost.records), reason)
-        return self.append(GapReport(self.session_id, 0, gap))
+    def _count(self, lost: _Lost, records: Mapping[str, int]) -> None:
+        lost.records.update(records)
+        self.dropped = merged_drops(self.dropped, {lost.stage: sum(records.values())})
+
+    def report_losses(self, *stages: DropStage) -> int:
+        """Queue a gap for what did not fit, if anything. Returns their size in bytes."""
+        lost = [self._lost.pop(stage) for stage in stages if stage in self._lost]
+        return sum(self.append(GapReport(self.session_id, 0, item.gap())) for item in lost)
 
     def send_again(self) -> int:
         """Queue again what was sent and not acknowledged, after the opening.
@@ -103,11 +115,6 @@ class Stream:
             return 0
         self.unsent.appendleft(self.opened)
         return self.opened.size_bytes
-
-    def _loss(self) -> _Lost:
-        if self._lost is None:
-            self._lost = _Lost(time.time_ns())
-        return self._lost
 
 
 def entry_of(message: Any, payload: Sequence[bytes] = ()) -> Entry:

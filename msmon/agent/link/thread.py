@@ -56,6 +56,9 @@ _MESSAGES_PER_TURN = 16
 
 _PENDING_CHECK_S = 0.5
 
+SO_FAR_MINOR = 1
+"""From this minor version on a daemon takes ``WindowSoFar``."""
+
 
 class Link:
     """The thread and its state, which it alone writes, except ``_end_by_s``.
@@ -91,6 +94,8 @@ class Link:
         self._last_problem = ""
         self._last_warnings: tuple[str, ...] = ()
         self._greeting: Hello | None = None
+        self._daemon_minor = 0
+        """The minor version of the protocol that the daemon speaks."""
         self._heartbeat_s = 2.0
         self._next_heartbeat_s = 0.0
         self._greet_again_s = 0.0
@@ -123,6 +128,7 @@ class Link:
             except Exception as error:  # noqa: BLE001  boundary: the job must not notice
                 lines = traceback.format_exception(type(error), error, error.__traceback__)
                 self._log.write("".join(lines))
+            self._uplink.disconnected()
             self.cpu_s = time.thread_time()
             self._pause()
         self._context.destroy()
@@ -147,6 +153,7 @@ class Link:
             connection.wait(deadline_s - time.monotonic())
             for envelope in connection.received():
                 if isinstance(envelope.message, Welcome):
+                    self._daemon_minor = envelope.minor
                     self._heartbeat_s = max(SHORTEST_HEARTBEAT_S, envelope.message.heartbeat_s)
                     self._pause_s = FIRST_PAUSE_S
                     self._note_problem("")
@@ -163,7 +170,7 @@ class Link:
         connection.send(self._greeting)
 
     def _begin(self) -> None:
-        self._uplink.start_over()
+        self._uplink.start_over(self._daemon_minor >= SO_FAR_MINOR)
         self._next_heartbeat_s = 0.0
         self._greet_again_s = 0.0
 
@@ -215,7 +222,7 @@ class Link:
         for _ in range(_MESSAGES_PER_TURN):
             if not connection.flush():
                 return
-            frames = self._uplink.take()
+            frames = self._uplink.take_so_far() or self._uplink.take()
             if frames is None:
                 return
             connection.send_frames(frames)

@@ -2,7 +2,11 @@
 
 The collector puts messages in; the link takes them out and sends them. What is not
 acknowledged is kept, within a bound, and sent again after a reconnect, so that a daemon may
-restart without a loss. What exceeds the bound is dropped, counted and reported as a gap.
+restart without a loss. What exceeds the bound is dropped, counted and reported as a gap. Part of
+the bound is left to windows: however many records wait, windows find room.
+
+What the open window of a session holds so far is kept too, but only the newest of it, and it is
+sent once: it serves a daemon when this process is killed.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msmon.agent.link.stream import Stream, entry_of, size_of, take_up_to
-from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES
+from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, encode
 from msmon.bus.messages import (
     GapReport,
     Message,
@@ -21,8 +25,9 @@ from msmon.bus.messages import (
     SessionNote,
     SessionOpened,
     WindowReport,
+    WindowSoFar,
 )
-from msmon.sessions import Gap, MonitorSettings, SessionEnd
+from msmon.sessions import Drops, DropStage, Gap, MonitorSettings, SessionEnd, merged_drops
 
 if TYPE_CHECKING:
     from msmon.records.batch import Batch
@@ -37,6 +42,9 @@ IN_FLIGHT_BYTES = 16 << 20
 _RESERVED_BYTES = 8 << 20
 """Part of the kept bytes that records can't fill, left for windows, notes and gaps."""
 
+_AWAY = "the daemon was away"
+_TOO_SLOW = "records came faster than the daemon took them"
+
 MAX_NOTE_IN_HEADER_BYTES = 16 << 10
 """A longer text of a note goes into a payload frame: headers have a limit."""
 
@@ -44,9 +52,9 @@ MAX_NOTE_IN_HEADER_BYTES = 16 << 10
 class Uplink:
     """A stream of messages per session, and one bound on their memory for all.
 
-    Written by the collector's thread, which puts, and by the link's, which takes and
-    acknowledges; both under ``_lock``. ``wake`` is called, without the lock, whenever there is
-    something new to send.
+    Written by the collector's thread, which puts, and by the link's, which takes,
+    acknowledges and says whether there is a daemon; both under ``_lock``. ``wake`` is called,
+    without the lock, whenever there is something new to send.
     """
 
     def __init__(
@@ -61,8 +69,12 @@ class Uplink:
         self._in_flight_limit_bytes = in_flight_bytes
         self._lock = threading.Lock()
         self._streams: dict[str, Stream] = {}
+        self._so_far: dict[str, list[bytes]] = {}
+        """Session id → frames on its open window that were not sent yet."""
         self._kept_bytes = 0
         self._in_flight_bytes = 0
+        self._connected = False
+        self._daemon_takes_so_far = False
 
     # --- the collector's side -----------------------------------------------------
 
@@ -76,32 +88,56 @@ class Uplink:
 
     def put_records(self, session_id: str, batch: Batch) -> bool:
         """Queue a batch; False when there was no room and its records were counted as lost."""
-        size_bytes = batch.records.nbytes + sum(map(len, batch.strings))
+        from msmon.agent.link.payloads import payloads_of  # numpy: with the first records
+
+        parts = list(payloads_of(batch))  # the copies are made without the lock
+        size_bytes = sum(size_of(payload) for _, payload in parts)
         with self._lock:
             stream = self._streams[session_id]
-            fits = self._has_room(stream, size_bytes, self._records_limit_bytes)
-            if not fits:
-                stream.lose_records(batch.kind.name, len(batch))
-        if fits:
-            from msmon.agent.link.payloads import payloads_of  # numpy: with the first records
-
-            for count, payload in payloads_of(batch):  # the copies are made without the lock
-                self._put(session_id, Records(session_id, 0, int(batch.kind), count), payload)
+            fits = self._has_room_for_records(stream, size_bytes)
+            if fits:
+                self._kept_bytes += stream.report_losses(DropStage.UPLINK, DropStage.WINDOWS)
+                for count, payload in parts:
+                    message = Records(session_id, 0, int(batch.kind), count)
+                    self._kept_bytes += stream.append(message, payload)
+            else:
+                stream.lose_records(batch.kind.name, len(batch), self._reason)
+        self._wake()
         return fits
 
+    def has_room_for_records(self, session_id: str, size_bytes: int) -> bool:
+        """Whether :meth:`put_records` would find room for so much."""
+        with self._lock:
+            return self._has_room_for_records(self._streams[session_id], size_bytes)
+
     def put_window(self, session_id: str, window: Window) -> bool:
-        """Queue a window; False when there was no room for it."""
+        """Queue a window; False when there was no room and its records were counted as lost."""
         payload = window.to_frames()
         message = WindowReport(session_id, 0, **window.header_fields())
         with self._lock:
             stream = self._streams[session_id]
-            fits = self._has_room(stream, size_of(payload), self._limit_bytes)
+            self._so_far.pop(session_id, None)
+            fits = self._kept_bytes + size_of(payload) <= self._limit_bytes
             if fits:
+                self._kept_bytes += stream.report_losses(DropStage.WINDOWS)
                 self._kept_bytes += stream.append(message, payload)
             else:
-                stream.lose_window()
+                stream.lose_window(window, self._reason)
         self._wake()
         return fits
+
+    @property
+    def wants_so_far(self) -> bool:
+        """Whether there is a daemon that takes what an open window holds so far."""
+        return self._connected and self._daemon_takes_so_far
+
+    def put_so_far(self, session_id: str, window: Window) -> None:
+        """Leave what the open window holds, in place of what was left before."""
+        message = WindowSoFar(session_id, **window.header_fields())
+        frames = encode(message, payload=window.to_frames())
+        with self._lock:
+            self._so_far[session_id] = frames
+        self._wake()
 
     def put_note(self, session_id: str, key: str, value: str) -> None:
         """Queue a fact about the session. Left out when there is no room, or too long a text."""
@@ -122,15 +158,19 @@ class Uplink:
         """End the stream of a session; it is forgotten once all of it is acknowledged."""
         with self._lock:
             stream = self._streams[session_id]
-            self._kept_bytes += stream.report_loss()
+            self._so_far.pop(session_id, None)
+            self._kept_bytes += stream.report_losses(DropStage.UPLINK, DropStage.WINDOWS)
             self._kept_bytes += stream.append_last(SessionClosed(session_id, 0, end))
         self._wake()
 
-    def dropped(self, session_id: str) -> dict[str, int]:
-        """Return the records per kind name that did not fit, since the session began."""
+    def dropped(self, session_id: str) -> Drops:
+        """Return the records that did not fit since the session began, per stage.
+
+        Of a session that was closed it is known only until all of it is acknowledged.
+        """
         with self._lock:
             stream = self._streams.get(session_id)
-            return dict(stream.dropped) if stream else {}
+            return merged_drops(stream.dropped) if stream else {}
 
     # --- the link's side --------------------------------------------------------------
 
@@ -161,9 +201,33 @@ class Uplink:
             if stream.closed_seq and seq >= stream.closed_seq:
                 del self._streams[session_id]
 
-    def start_over(self) -> None:
-        """Prepare for a new connection: all that is not acknowledged is to be sent again."""
+    def take_so_far(self) -> list[bytes] | None:
+        """Return the frames on an open window that are to be sent now, if there are any."""
         with self._lock:
+            for session_id in self._so_far:
+                unsent = self._streams[session_id].unsent
+                if not unsent or unsent[0].seq > 1:  # else the daemon doesn't know it yet
+                    return self._so_far.pop(session_id)
+        return None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection on which something can be sent."""
+        return self._connected
+
+    def disconnected(self) -> None:
+        """Note that the connection is lost."""
+        self._connected = False
+
+    def start_over(self, daemon_takes_so_far: bool = False) -> None:
+        """Prepare for a new connection: all that is not acknowledged is to be sent again.
+
+        ``daemon_takes_so_far``: whether the daemon knows :class:`WindowSoFar`.
+        """
+        with self._lock:
+            self._connected = True
+            self._daemon_takes_so_far = daemon_takes_so_far
+            self._so_far.clear()
             self._in_flight_bytes = 0
             for stream in self._streams.values():
                 self._kept_bytes += stream.send_again()
@@ -190,15 +254,17 @@ class Uplink:
 
     # --- with the lock held ---------------------------------------------------------------
 
-    def _has_room(self, stream: Stream, size_bytes: int, limit_bytes: int) -> bool:
-        """Whether a message fits; if so, a loss before it is reported first.
+    def _has_room_for_records(self, stream: Stream, size_bytes: int) -> bool:
+        """Whether so many bytes of records fit into the part of the bound that is theirs.
 
-        After a loss nothing fits until a quarter of the bound is free. Otherwise a daemon that
-        is a little too slow would cause a gap for every second message.
+        After a loss none fit until a quarter of it is free. Otherwise a daemon that is a little
+        too slow would cause a gap for every second message.
         """
-        if stream.has_unreported_loss and self._kept_bytes > limit_bytes * 3 // 4:
+        limit_bytes = self._records_limit_bytes
+        if stream.has_unreported_records and self._kept_bytes > limit_bytes * 3 // 4:
             return False
-        if self._kept_bytes + size_bytes > limit_bytes:
-            return False
-        self._kept_bytes += stream.report_loss()
-        return True
+        return self._kept_bytes + size_bytes <= limit_bytes
+
+    @property
+    def _reason(self) -> str:
+        return _TOO_SLOW if self._connected else _AWAY

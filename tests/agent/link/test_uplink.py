@@ -131,7 +131,7 @@ def test_records_beyond_the_bound_are_counted_and_reported_when_there_is_room(up
         batches += 1
     assert not uplink.put_records("s", kernels(100))
     assert uplink.kept_bytes <= 100_000
-    assert uplink.dropped("s") == {"Kernel": 300}
+    assert uplink.dropped("s") == {"uplink": 300}
     messages = taken(uplink)
     while messages[-1].seq < batches + 1:
         uplink.acknowledge("s", messages[-1].seq)
@@ -159,6 +159,79 @@ def test_windows_find_room_when_records_do_not(uplink):
     assert uplink.put_window("s", window())
 
 
+def test_windows_reach_all_of_their_part_after_records_were_lost(uplink):
+    while uplink.put_records("s", kernels(200)):
+        pass
+    full = uplink.kept_bytes
+    windows = 0
+    while uplink.put_window("s", window()):
+        windows += 1
+    assert uplink.kept_bytes - full > 20_000
+    assert uplink.kept_bytes <= 100_000
+
+
+def test_the_records_of_a_window_that_finds_no_room_are_counted_apart(uplink):
+    lost = Window(3, 100, 200, kept={"Kernel": 40, "API": 2})
+    while uplink.put_window("s", window()):
+        pass
+    assert not uplink.put_window("s", lost)
+    assert uplink.dropped("s") == {"windows": 42}
+    while messages := taken(uplink):
+        uplink.acknowledge("s", messages[-1].seq)
+    assert uplink.put_window("s", window())
+    gap, after = taken(uplink)
+    assert isinstance(gap, GapReport)
+    assert (gap.gap.stage, gap.gap.records) == ("windows", {"Kernel": 40, "API": 2})
+    assert gap.gap.end_ns == 200
+    assert after.TYPE == "window"
+
+
+@pytest.mark.parametrize(("connected", "reason"), [(False, "away"), (True, "faster")])
+def test_a_gap_says_whether_the_daemon_was_away(uplink, connected, reason):
+    if connected:
+        uplink.start_over()
+    while uplink.put_records("s", kernels(200)):
+        pass
+    uplink.close("s", SessionEnd(9, "stopped"))
+    messages = []
+    while not messages or not isinstance(messages[-1], SessionClosed):
+        messages += taken(uplink)
+        uplink.acknowledge("s", messages[-1].seq)
+    assert reason in messages[-2].gap.reason
+
+
+def so_far(uplink: Uplink) -> list:
+    return [decode(frames).message for frames in iter(uplink.take_so_far, None)]
+
+
+def test_of_an_open_window_only_the_newest_state_is_sent_and_only_once(uplink):
+    uplink.start_over(daemon_takes_so_far=True)
+    for end_ns in (2, 3):
+        uplink.put_so_far("s", Window(0, 1, end_ns))
+    assert so_far(uplink) == []  # the daemon doesn't know the session yet
+    taken(uplink)
+    (message,) = so_far(uplink)
+    assert (message.TYPE, message.session_id, message.end_ns) == ("window-so-far", "s", 3)
+    assert so_far(uplink) == []
+
+
+def test_what_an_open_window_held_is_not_sent_after_its_end_or_on_another_connection(uplink):
+    uplink.start_over(daemon_takes_so_far=True)
+    taken(uplink)
+    uplink.put_so_far("s", Window(0, 1, 2))
+    uplink.put_window("s", Window(0, 1, 3))
+    assert so_far(uplink) == []
+    uplink.put_so_far("s", Window(1, 3, 4))
+    uplink.disconnected()
+    assert not uplink.wants_so_far
+    uplink.start_over(daemon_takes_so_far=True)
+    taken(uplink)
+    assert uplink.wants_so_far
+    assert so_far(uplink) == []
+    uplink.start_over()
+    assert not uplink.wants_so_far  # a daemon that doesn't know the message
+
+
 def test_a_loss_not_yet_reported_comes_before_the_end(uplink):
     while uplink.put_records("s", kernels(200)):
         pass
@@ -168,6 +241,24 @@ def test_a_loss_not_yet_reported_comes_before_the_end(uplink):
         messages += taken(uplink)
         uplink.acknowledge("s", messages[-1].seq)
     assert isinstance(messages[-2], GapReport)
+
+
+def test_a_record_whose_name_is_longer_than_a_frame_is_sent_with_a_shorter_one():
+    uplink = Uplink(lambda: None)
+    uplink.open("s", MonitorSettings(), 5)
+    records = np.zeros(3, DTYPES[ActivityKind.Kernel])
+    records["kind"] = ActivityKind.Kernel
+    records["name"] = [1, 2, 1]
+    long = "算" * MAX_PAYLOAD_FRAME_BYTES
+    assert uplink.put_records("s", Batch(ActivityKind.Kernel, records, ("", "MatMul", long)))
+    uplink.take()
+    names = []
+    while (frames := uplink.take()) is not None:
+        envelope = decode(frames)
+        names += Batch.from_frames(ActivityKind.Kernel, *envelope.payload).text("name").tolist()
+        uplink.acknowledge("s", envelope.message.seq)
+    assert [name[:6] for name in names] == ["MatMul", "算" * 6, "MatMul"]
+    assert names[1].endswith("…")
 
 
 def test_the_groups_of_a_large_job_fit_into_a_payload_frame():
