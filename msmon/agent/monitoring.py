@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msmon.agent import imports
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.session_answers import session_answer, totals
+from msmon.agent.session.answers import session_answer, totals
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.bus.words import ProcessState
@@ -26,13 +26,17 @@ from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts, MonitorSettings
 
 if TYPE_CHECKING:
-    from msmon.agent.session import MonitoringSession
+    from msmon.agent.session.session import MonitoringSession
     from msmon.recording.recorder import Recorder
 
 LOOK_FOR_NUMPY_S = 1.0
 """Time between two looks whether the job has imported numpy."""
 
-_WITH_NUMPY = ("msmon.agent.session", "msmon.agent.link.payloads", "msmon.recording.recorder")
+_WITH_NUMPY = (
+    "msmon.agent.session.session",
+    "msmon.agent.link.payloads",
+    "msmon.recording.recorder",
+)
 """Modules that import numpy, and with it what a session needs."""
 
 
@@ -116,7 +120,7 @@ class Monitoring:
         self._enter(ProcessState.STARTING)
         try:
             self._load_modules()
-            from msmon.agent.session import MonitoringSession
+            from msmon.agent.session.session import MonitoringSession
 
             session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._step)
             session.start()

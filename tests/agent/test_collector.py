@@ -12,7 +12,7 @@ from msmon.agent.agent_log import AgentLog
 from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.session import MonitoringSession
+from msmon.agent.session.session import MonitoringSession
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.ffi.arena import BufferArena

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.losses import FailedBatches
-from msmon.agent.window_series import WindowSeries
+from msmon.agent.session.losses import FailedBatches
+from msmon.agent.session.window_series import WindowSeries
 from msmon.records.batch import Batch
 from msmon.records.filter import Filter
 from msmon.records.record_filter import RecordFilter

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.wall_clock import WallClock
+from msmon.agent.session.wall_clock import WallClock
 from msmon.records.batch import Batch, Column
 from msmon.records.statistics import WindowStatistics
 

@@ -1,7 +1,7 @@
 """One npu-monitor run in this process, from its start to its end.
 
 It decides when MSPTI is flushed, when buffers are read, and when windows end. What is read goes to
-the :class:`~msmon.agent.intake.Intake`. Everything here runs on the collector's thread.
+the :class:`~msmon.agent.session.intake.Intake`. Everything here runs on the collector's thread.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msmon.agent.intake import Intake
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.losses import FailedBatches, LossReports
-from msmon.agent.pace import Pace
-from msmon.agent.patience import Patience
 from msmon.agent.ranks.parallel_groups import GroupWatch
-from msmon.agent.wall_clock import WallClock
-from msmon.agent.window_series import WindowSeries
+from msmon.agent.session.intake import Intake
+from msmon.agent.session.losses import FailedBatches, LossReports
+from msmon.agent.session.pace import Pace
+from msmon.agent.session.patience import Patience
+from msmon.agent.session.wall_clock import WallClock
+from msmon.agent.session.window_series import WindowSeries
 from msmon.errors import CommandRefused
 from msmon.recording.calls import CALL_ERRORS
 from msmon.recording.recorder import Recorder

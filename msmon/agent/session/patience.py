@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from msmon.agent.intake import Intake
 from msmon.agent.link.uplink import Uplink
+from msmon.agent.session.intake import Intake
 from msmon.recording.recorder import Recorder
 
 _POLL_S = 0.01

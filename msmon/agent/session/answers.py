@@ -9,7 +9,7 @@ from msmon.records.kinds import format_kinds
 from msmon.sessions import Counts, DropStage, alarming_drops
 
 if TYPE_CHECKING:
-    from msmon.agent.session import MonitoringSession
+    from msmon.agent.session.session import MonitoringSession
 
 
 def session_answer(session: MonitoringSession, text: str) -> Answer:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.session import MonitoringSession
-from msmon.agent.session_answers import totals
+from msmon.agent.session.answers import totals
+from msmon.agent.session.session import MonitoringSession
 from msmon.ffi.arena import BufferArena
 from msmon.recording.lost_records import LostRecords
 from msmon.records import markers
