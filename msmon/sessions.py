@@ -17,6 +17,7 @@ from msmon.bounds import (
     Count,
     CountsByKind,
     HostName,
+    Identifier,
     JobName,
     Nanoseconds,
     OptionText,
@@ -119,6 +120,8 @@ class ProcessInfo:
     """What all ranks of one launch on this host share, and no other launch; may be empty."""
     local_world_size: int = 0
     """Ranks of the launch on this host; 0: unknown."""
+    started_by: Identifier = ""
+    """Pid and start time ("12:3456") of the registered process that has started this one."""
 
     @property
     def key(self) -> str:

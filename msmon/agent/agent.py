@@ -61,7 +61,7 @@ class Agent:
             log,
             self._notices.status_changed,
             self._notices.add_answer,
-            TraceControl(self._tracer, steps, identity),
+            TraceControl(self._tracer, steps, lambda: self._identity),
             pause,
         )
         self._link = Link(

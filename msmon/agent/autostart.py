@@ -44,10 +44,11 @@ def start() -> None:
     if _done:  # in a virtual environment, some Pythons read every .pth file twice
         return
     _done = True
-    if not ranks.is_asked_for(environ) or ranks.belongs_to_a_rank(environ):
+    if not ranks.is_asked_for(environ):
         return
     with contextlib.suppress(Exception):  # boundary: the interpreter must start as ever
-        if ranks.is_evident(environ, ranks.command_line()):
+        evident = ranks.is_evident(environ, ranks.command_line())
+        if evident and not ranks.belongs_to_a_rank(environ):
             ranks.mark(environ)  # before the script starts processes of its own
             thread = threading.Thread(target=_start_agent, name="msmon-start", daemon=True)
             start_without_signals(thread)

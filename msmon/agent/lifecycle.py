@@ -37,6 +37,10 @@ _former: list[Agent] = []
 _left_to_parent: list[Agent] = []
 """In a forked child: the parent's agent, kept so that nothing of it is ever finalised."""
 
+STEPS_OF_A_CHILD = 3
+"""What a rank has started is a rank too from this step on. A helper makes fewer: one that
+tries an optimizer, for example."""
+
 
 def init(
     rank: int | None = None,
@@ -135,11 +139,15 @@ def watch_steps() -> None:
         _watch.start()
 
 
-def _at_first_step() -> None:
-    """A process that steps is a rank, if the environment asks for an agent."""
+def _before_agent() -> None:
+    """A process that steps is a rank, if the environment or the parent's agent asks for one."""
+    environ = os.environ
+    child = bool(_left_to_parent) or ranks.belongs_to_a_rank(environ)
+    if child and _agent is None and _steps.count < STEPS_OF_A_CHILD:
+        return
     _steps.at_boundary = None
-    if _agent is None:
-        start_if_rank()
+    if _agent is None and (_left_to_parent or ranks.is_asked_for(environ)):
+        _start({})
 
 
 def shutdown() -> None:
@@ -190,12 +198,13 @@ def _drop_in_child() -> None:
     _starting = threading.Lock()
     _left_to_parent.extend(_former)
     _former.clear()
+    _steps.forget()
     if _agent is not None:
         _left_to_parent.append(_agent)
         _agent = None
-        _steps.at_boundary = None
+        _steps.at_boundary = _before_agent
         holder.announce_traces(None)  # a trace of the parent does not run here
 
 
-_steps.at_boundary = _at_first_step
+_steps.at_boundary = _before_agent
 os.register_at_fork(after_in_child=_drop_in_child)

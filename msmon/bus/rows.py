@@ -32,6 +32,7 @@ Reasons = Annotated[dict[Word, Prose], Bound(64)]
 """Kind name → why it can't be collected."""
 Paths = Annotated[list[PathText], Bound(1000, cut=True)]
 Steps = Annotated[list[int], Bound(2)]
+Pids = Annotated[list[int], Bound(1000, cut=True)]
 Words = Annotated[list[Word], Bound(64, cut=True)]
 
 
@@ -108,6 +109,8 @@ class StatusRow(ProcessRow):
     problem: Prose
     trace: Optional[TraceRow]
     version: Word
+    waits_for: Optional[Pids] = None
+    """Pids of the processes that it has started and that train in its place."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class ProcessState(Vocabulary):
     STOPPING = "stopping"
     FAILED = "failed"
     TRACING = "tracing"
+    WAITING = "waiting"
+    """It makes no step itself, and has started processes that do; commands are for those."""
     CARRIER = "carrier"
     """A framework's helper takes commands for ranks without an agent."""
     UNKNOWN = "unknown"

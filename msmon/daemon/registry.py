@@ -9,10 +9,12 @@ or continue the process of another user.
 from __future__ import annotations
 
 import enum
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 from msmon.bus.messages import Status
+from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Resource, Shares
@@ -61,6 +63,10 @@ class Process:
     """The last session that it opened."""
     carrier: bool = False
     """A helper process of a framework speaks for the process, which may have no agent."""
+    since_s: float = 0.0
+    """When it registered first."""
+    stepped_s: float = -math.inf
+    """When it made its last step; minus infinity: none was seen."""
 
     @property
     def key(self) -> str:
@@ -86,6 +92,10 @@ class Registry:
         """Owner, host and launch → keys of the processes with an agent."""
         self._of_pid: defaultdict[tuple[str, int], dict[str, Process]] = defaultdict(dict)
         """Owner and pid of a local peer → what it has registered, by key."""
+        self._started_by: defaultdict[tuple[str, str, str, str], dict[str, Process]] = defaultdict(
+            dict
+        )
+        """Owner, host, container and ``started_by`` → what that process has started, by key."""
         self._by_route: dict[bytes, Process] = {}
         self._checked_s: float | None = None
 
@@ -116,6 +126,24 @@ class Registry:
         agent two traces would run at once.
         """
         return [item for item in self.all() if not item.carrier or not self._agents_beside(item)]
+
+    def trainers(self, process: Process) -> list[Process]:
+        """Return the live processes that train in the place of this one; empty: it does itself.
+
+        It has started them, they make steps, and it has made none since they registered. Commands
+        that do not name its pid are for them alone. Example: a notebook calls ``msmon.init()`` and
+        starts four processes with ``mp.spawn``. The notebook waits, and the four train.
+        A process that is being monitored or traced does not make room: it must hear of the stop.
+        """
+        idle = process.status is not None and process.status.state == ProcessState.IDLE
+        if process.carrier or process.life is not Life.LIVE or not idle:
+            return []
+        started = self._started_by.get(_as_starter(process), {}).values()
+        return [
+            child
+            for child in started
+            if child.life is Life.LIVE and process.stepped_s < child.since_s < child.stepped_s
+        ]
 
     def _is_needed(self, process: Process) -> bool:
         """Whether commands for a process must go to it: always, unless it is a carrier."""
@@ -164,7 +192,8 @@ class Registry:
         key = _key(peer, info, carrier)
         known = self._by_key.get(key)
         if known is None:
-            known = self._add(Process(info, peer, route, version, now_s, carrier=carrier))
+            new = Process(info, peer, route, version, now_s, carrier=carrier, since_s=now_s)
+            known = self._add(new)
         elif known.peer.credential != peer.credential:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
         elif known.life is Life.LIVE and _is_older(route, known.route):
@@ -220,6 +249,8 @@ class Registry:
             self._of_pid[process.peer.owner, process.peer.pid][process.key] = process
         if not process.carrier and process.info.launch:
             self._agents_of_launch[_launch(process)].add(process.key)
+        if not process.carrier and process.info.started_by:
+            self._started_by[_starter_of(process)][process.key] = process
 
     def _leave_indexes(self, process: Process) -> None:
         """Undo ``_enter_indexes``. Call before info or peer of a process are changed."""
@@ -230,6 +261,10 @@ class Registry:
         self._agents_of_launch[launch].discard(process.key)
         if not self._agents_of_launch[launch]:
             del self._agents_of_launch[launch]
+        starter = _starter_of(process)
+        self._started_by[starter].pop(process.key, None)
+        if not self._started_by[starter]:
+            del self._started_by[starter]
 
     def _remove(self, process: Process) -> None:
         """Forget a process, and give its place back."""
@@ -248,6 +283,8 @@ class Registry:
         elif grown_bytes < 0:
             self._shares.give_back(owner, Resource.REMEMBERED_BYTES, -grown_bytes)
         process.status, process.status_bytes = status, size_bytes
+        if status.step_age_s >= 0:
+            process.stepped_s = process.last_seen_s - status.step_age_s
 
     def heard(self, process: Process, now_s: float) -> None:
         """Note a sign of life. A lost process that speaks again is live again."""
@@ -288,6 +325,17 @@ class Registry:
 
 def _launch(process: Process) -> tuple[str, str, str]:
     return process.peer.owner, process.info.host, process.info.launch
+
+
+def _starter_of(process: Process) -> tuple[str, str, str, str]:
+    info = process.info
+    return process.peer.owner, info.host, info.container, info.started_by
+
+
+def _as_starter(process: Process) -> tuple[str, str, str, str]:
+    """Return what :func:`_starter_of` gives for the processes that this one has started."""
+    info = process.info
+    return process.peer.owner, info.host, info.container, f"{info.pid}:{info.start_time}"
 
 
 def _key(peer: Peer, info: ProcessInfo, carrier: bool) -> str:

@@ -8,6 +8,7 @@ files, directories, ids of sessions and traces, and texts in which such things m
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from msmon.bus.messages import Status
@@ -44,9 +45,17 @@ def identity(process: Process, peer: Peer) -> dict[str, Any]:
 
 
 def status_row(
-    process: Process, peer: Peer, streams: Streams, outputs: Outputs, now_s: float
+    process: Process,
+    peer: Peer,
+    streams: Streams,
+    outputs: Outputs,
+    now_s: float,
+    trainers: Sequence[Process] = (),
 ) -> StatusRow:
-    """Return who a process is, what it does, and how much of it arrived."""
+    """Return who a process is, what it does, and how much of it arrived.
+
+    ``trainers``: see :meth:`Registry.trainers`.
+    """
     status = process.status or Status(ProcessState.UNKNOWN)
     running_id = streams.id_of(process, status.session_id)
     session_id = running_id or process.session_id
@@ -54,9 +63,10 @@ def status_row(
     counts = status.counts
     alive = process.life is Life.LIVE
     silent_s = max(0.0, now_s - process.last_seen_s)
+    state = ProcessState.WAITING if trainers else status.state
     row = StatusRow(
         **identity(process, peer),
-        state=status.state if alive else ProcessState(process.life.value),
+        state=state if alive else ProcessState(process.life.value),
         session_id=running_id,
         settings=status.settings if alive else None,
         received=counts.received,
@@ -75,6 +85,7 @@ def status_row(
         problem=_problem(status, stream),
         trace=status.trace,
         version=process.version,
+        waits_for=[trainer.info.pid for trainer in trainers] or None,
     )
     return row if peer.may_command(process.peer) else _for_strangers(row)
 

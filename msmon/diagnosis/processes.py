@@ -49,9 +49,10 @@ def registered(surroundings: Surroundings) -> Finding:
 
 def _row_line(row: StatusRow) -> str:
     container = f" in {row.container[:20]}" if row.container else ""
+    waits = f" for {', '.join(map(str, row.waits_for))}, which train" if row.waits_for else ""
     return (
         f"rank {row.rank}: {row.host}:{row.pid}{container}, "
-        f"{row.framework or 'no framework'}, {row.state}"
+        f"{row.framework or 'no framework'}, {row.state}{waits}"
     )
 
 

@@ -46,13 +46,15 @@ END_LIMIT_S = 60.0
 class ScriptedDaemon:
     """Greets, keeps what it receives, and sends what the test says.
 
-    ``acknowledging`` decides whether stream messages are acknowledged as they come.
+    ``acknowledging`` decides whether stream messages are acknowledged as they come, ``refuses``
+    whether a message is answered by a refusal instead.
     """
 
     def __init__(self, directory: Path, heartbeat_s: float = 0.2) -> None:
         self.directory = directory
         self.received: list[Envelope] = []
         self.acknowledging = True
+        self.refuses: Callable[[Message], Message | None] = lambda _: None
         self._heartbeat_s = heartbeat_s
         self._keys = KeyPair.generate()
         self._context: zmq.Context[Any] | None = None
@@ -109,8 +111,10 @@ class ScriptedDaemon:
     def _take(self, router: zmq.Socket[Any], envelope: Envelope) -> None:
         self.received.append(envelope)
         message = envelope.message
-        answer: Message | None = None
-        if isinstance(message, Hello):
+        answer = self.refuses(message) or None
+        if answer is not None:
+            pass
+        elif isinstance(message, Hello):
             answer = Welcome("test", "host", os.getpid(), self._heartbeat_s)
         elif self.acknowledging and hasattr(message, "seq"):
             answer = Acknowledged(message.session_id, message.seq)

@@ -129,3 +129,20 @@ def test_an_export_that_cannot_be_made_is_refused_before_anything_starts(daemon,
     with pytest.raises(CommandRefused, match="not a directory"):
         daemon.command("start", {"log_file": str(blocked)})
     assert not one.got(Command)
+
+
+def test_a_command_goes_to_those_that_train_and_not_to_who_waits_for_them(
+    daemon, agent, in_state, wait_for
+):
+    daemon.start()
+    notebook = agent(11, rank=0)
+    trains = agent(12, rank=0, started_by="11:1")
+    trains.status = Status("idle", step=4, step_age_s=0.0)
+    assert in_state(11, "waiting").waits_for == [12]
+    for rank in ((), (0,)):
+        assert [row.pid for row in daemon.command("start", ranks=list(rank)).rows] == [12]
+    assert [row.pid for row in daemon.command("start", pids=[11]).rows] == [11]
+    trains.end()
+    wait_for(lambda: daemon.row(11).state == "idle", "the notebook is a rank again")
+    assert [row.pid for row in daemon.command("start").rows] == [11]
+    assert len(notebook.got(Command)) == 2

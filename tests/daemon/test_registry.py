@@ -256,3 +256,55 @@ def test_the_part_of_strangers_is_known(registry):
     registry.register(info(4), REMOTE, b"4", "1", 0.0)
     assert registry.strangers("uid 1000") == pytest.approx(0.2)
     assert registry.strangers("uid 1001") == 1
+
+
+def stepping(registry: Registry, process: Process, now_s: float, age_s: float = 0.0) -> None:
+    """Have a heartbeat of an idle process tell how old its last step is; -1: none was made."""
+    registry.heard(process, now_s)
+    registry.keep_status(process, Status("idle", step=5, step_age_s=age_s), 100)
+
+
+def family(registry: Registry, peer: Peer = OWN) -> tuple[Process, Process]:
+    """Return a process and a child of it, which registers at 10 s."""
+    parent = registry.register(info(11, 7), OWN, b"p", "1", 0.0)
+    child = registry.register(info(12, 8, started_by="11:7"), peer, b"c", "1", 10.0)
+    return parent, child
+
+
+@pytest.mark.parametrize("age_s", [-1.0, 5.0])
+def test_a_process_that_waits_for_the_one_that_trains_makes_room(registry, age_s):
+    parent, child = family(registry)
+    stepping(registry, parent, 8.0, age_s)
+    stepping(registry, child, 11.0)
+    assert registry.trainers(parent) == [child]
+    assert registry.trainers(child) == []
+
+
+def test_a_parent_that_trains_too_makes_no_room(registry):
+    parent, child = family(registry)
+    stepping(registry, parent, 12.0)
+    stepping(registry, child, 13.0)
+    assert registry.trainers(parent) == []
+
+
+def test_a_parent_is_there_again_when_the_child_has_ended(registry):
+    parent, child = family(registry)
+    stepping(registry, parent, 11.0, -1.0)
+    stepping(registry, child, 11.0)
+    registry.goodbye(child, 12.0)
+    assert registry.trainers(parent) == []
+
+
+def test_a_parent_that_is_monitored_makes_no_room(registry):
+    """It must hear of the stop."""
+    parent, child = family(registry)
+    stepping(registry, child, 11.0)
+    registry.keep_status(parent, Status("monitoring"), 100)
+    assert registry.trainers(parent) == []
+
+
+def test_nobody_makes_room_for_a_child_of_another_user(registry):
+    parent, child = family(registry, OTHER)
+    stepping(registry, parent, 11.0, -1.0)
+    stepping(registry, child, 11.0)
+    assert registry.trainers(parent) == []

@@ -70,6 +70,11 @@ def test_a_registered_rank_is_not_missed(place, find, train) -> None:
     assert find(processes.unregistered).level is Level.OK
 
 
+def test_who_waits_for_those_that_train_is_said(place, find) -> None:
+    place.answer({"pid": 500, "state": "waiting", "waits_for": [501, 502]}, {"pid": 501})
+    assert find(processes.registered).details[0].endswith("waiting for 501, 502, which train")
+
+
 def test_a_rank_in_a_container_is_found_by_its_own_pid_there(place, find, train) -> None:
     train(500, own_pid=7, namespace="pid:[2]")
     train(501, own_pid=7, namespace="pid:[3]")

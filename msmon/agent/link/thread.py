@@ -8,6 +8,7 @@ again, with a growing pause in between, until the job ends.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import select
 import threading
@@ -96,6 +97,8 @@ class Link:
         self._greeting: Hello | None = None
         self._daemon_minor = 0
         """The minor version of the protocol that the daemon speaks."""
+        self._names_parent = True
+        """Whether hellos say who has started this process; an older daemon refuses them."""
         self._heartbeat_s = 2.0
         self._next_heartbeat_s = 0.0
         self._greet_again_s = 0.0
@@ -160,14 +163,28 @@ class Link:
                     return
                 if isinstance(envelope.message, Refused):
                     self._pause_s = REFUSED_PAUSE_S
+                    self._say_less()
                     raise ConnectionLost(f"refused by the daemon: {envelope.message.reason}")
                 self._take(envelope.message, envelope.message_id)
             if time.monotonic() >= min(deadline_s, self._end_by_s or deadline_s):
                 raise ConnectionLost("the daemon does not answer the greeting")
 
     def _greet(self, connection: Connection) -> None:
-        self._greeting = self._hello()
+        self._greeting = self._own_hello()
         connection.send(self._greeting)
+
+    def _own_hello(self) -> Hello:
+        hello = self._hello()
+        if self._names_parent or hello.process is None:
+            return hello
+        return dataclasses.replace(hello, process=dataclasses.replace(hello.process, started_by=""))
+
+    def _say_less(self) -> None:
+        """After a refusal: leave out of the next hello what an older daemon does not know."""
+        greeting = self._greeting
+        if greeting is not None and greeting.process is not None and greeting.process.started_by:
+            self._names_parent = False
+            self._pause_s = FIRST_PAUSE_S
 
     def _begin(self) -> None:
         self._uplink.start_over(self._daemon_minor >= SO_FAR_MINOR)
@@ -213,7 +230,7 @@ class Link:
             self._begin()
         if self._notices.take_changed() or now_s >= self._next_heartbeat_s:
             self.cpu_s = time.thread_time()
-            if self._hello() != self._greeting:  # a framework has been imported since
+            if self._own_hello() != self._greeting:  # a framework has been imported since
                 self._greet(connection)
             connection.send(self._status())
             self._next_heartbeat_s = now_s + self._heartbeat_s

@@ -11,7 +11,9 @@ tells nothing, because a site may use its own launcher. These rules tell them ap
   one without any number, becomes a rank when it first trains: at its first step, or when
   its framework calls in.
 * A rank leaves a mark in its environment when its agent starts. A process that inherits the
-  mark together with the rank's variables was started by that rank, and is no rank.
+  mark together with the rank's variables was started by that rank. It is no rank, unless it
+  trains: from its third step on it is one. The daemon then decides which of the two commands
+  are for (``Registry.trainers``).
 
 Examples:
 
@@ -21,6 +23,8 @@ Examples:
   becomes a rank.
 * ``python train.py`` without a launcher: it is a rank from its first step on.
 * A DataLoader worker of a rank: it has RANK and the mark of its parent, so it is none.
+* A notebook that has called ``msmon.init()`` and starts four processes with ``mp.spawn``: all
+  five have the mark, and the four that train are ranks from their third step on.
 
 Only the standard library is imported, because every Python process of a job loads this module.
 """
@@ -68,6 +72,9 @@ MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MS_SCHED_HOST", "MS_SCHED_PO
 
 MARK = "MSMON_RANK_PROCESS"
 """Set in the environment of a rank: its pid, start time and a digest of its rank variables."""
+
+_started_by: tuple[int, str] = (0, "")
+"""Pid of the process that has set a mark, and who had started it. Another pid: a parent's."""
 
 _OFF = {"", "0", "false", "no", "off"}
 _MOST_DIGITS = 9
@@ -139,6 +146,8 @@ def launch(environ: Mapping[str, str]) -> str:
 
 def mark(environ: MutableMapping[str, str]) -> None:
     """Note in the environment, for the children, that this process is a rank."""
+    global _started_by
+    _started_by = (os.getpid(), started_by(environ))
     environ[MARK] = f"{os.getpid()}:{start_time()}:{_rank_digest(environ)}"
 
 
@@ -149,6 +158,18 @@ def belongs_to_a_rank(environ: Mapping[str, str]) -> bool:
     if not digest or digest != _rank_digest(environ):
         return False  # no mark, or a launcher below the rank has numbered this process anew
     return (pid, started) != (str(os.getpid()), str(start_time()))
+
+
+def started_by(environ: Mapping[str, str]) -> str:
+    """Return pid and start time ("12:3456") of the rank that has started this process, or ""."""
+    pid, _, rest = environ.get(MARK, "").partition(":")
+    started = rest.partition(":")[0]
+    if not pid.isdecimal() or not started.isdecimal():
+        return ""
+    if (pid, started) != (str(os.getpid()), str(start_time())):
+        return f"{pid}:{started}"
+    marked_pid, former = _started_by
+    return former if marked_pid == os.getpid() else ""
 
 
 def start_time(pid: int | str = "self") -> int:

@@ -1,7 +1,7 @@
 """Who this process is: rank, job, container, framework.
 
-Everything is read from the environment and from /proc/self. A value that can't be read stays
-unknown: the agent must start all the same.
+It is read from the environment, from /proc/self, and from torch.distributed where the job has
+initialised it. A value that can't be read stays unknown: the agent must start all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_JOB_ID_CHARACTERS = 256
 def current_process(environ: Mapping[str, str] = os.environ) -> ProcessInfo:
     """Return what is known about this process."""
     local_rank = ranks.first_number(environ, ranks.LOCAL_RANK_VARIABLES, UNKNOWN_RANK)
-    return ProcessInfo(
+    process = ProcessInfo(
         host=socket.gethostname(),
         pid=os.getpid(),
         start_time=ranks.start_time(),
@@ -38,17 +38,46 @@ def current_process(environ: Mapping[str, str] = os.environ) -> ProcessInfo:
         world_size=ranks.first_number(environ, ranks.WORLD_SIZE_VARIABLES, 0),
         device=ranks.first_number(environ, DEVICE_VARIABLES, local_rank),
         job_id=_job_id(environ),
-        framework=framework(),
         uid=os.getuid(),
         command=_command(),
         launch=ranks.launch(environ),
         local_world_size=ranks.local_size(environ),
+        started_by=ranks.started_by(environ),
     )
+    if process.started_by and ranks.belongs_to_a_rank(environ):
+        # These numbers are of the rank that has started this process. The framework knows better.
+        rank, world_size = _torch_rank()
+        if rank >= 0:
+            process = dataclasses.replace(process, rank=rank, world_size=world_size)
+    return with_framework(process)
 
 
 def with_framework(process: ProcessInfo) -> ProcessInfo:
-    """Return ``process`` with the framework that is imported by now."""
-    return dataclasses.replace(process, framework=framework())
+    """Return ``process`` with what its framework, where it is imported by now, knows of it.
+
+    A rank that no launcher has numbered may be given to ``init_process_group(rank=…)`` alone.
+    """
+    process = dataclasses.replace(process, framework=framework())
+    if process.rank >= 0:
+        return process
+    rank, world_size = _torch_rank()
+    return dataclasses.replace(
+        process, rank=rank, world_size=world_size if rank >= 0 else process.world_size
+    )
+
+
+def _torch_rank() -> tuple[int, int]:
+    """Return rank and world size of torch.distributed; (-1, 0) before it is initialised.
+
+    It is asked only where the job has imported it. All it does is to look into its own objects.
+    """
+    module = sys.modules.get("torch.distributed")
+    try:
+        if module is None or not module.is_available() or not module.is_initialized():
+            return UNKNOWN_RANK, 0
+        return int(module.get_rank()), int(module.get_world_size())
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return UNKNOWN_RANK, 0  # another version, only half imported, or it ends at this moment
 
 
 def framework() -> str:

@@ -59,6 +59,12 @@ class StepCounter:
         self.count += steps - 1
         self.advance()
 
+    def forget(self) -> None:
+        """Begin anew in a forked child: the steps so far were its parent's."""
+        self.count, self.last_monotonic_s = 0, 0.0
+        self.explicit = self._hooked = False
+        self._base_count, self._base_s, self.step_s = 0, 0.0, 0.0
+
     def set(self, count: int) -> None:
         """Note that so many steps have been made, say before a checkpoint was loaded."""
         self.count = count

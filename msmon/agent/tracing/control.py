@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msmon.agent.steps.counter import StepCounter
@@ -24,10 +24,12 @@ NO_STEP_HINT_S = 10.0
 class TraceControl:
     """Carries out trace commands on the collector's thread. It has no state of its own."""
 
-    def __init__(self, tracer: Tracer, steps: StepCounter, identity: ProcessInfo) -> None:
+    def __init__(
+        self, tracer: Tracer, steps: StepCounter, identity: Callable[[], ProcessInfo]
+    ) -> None:
         self._tracer = tracer
         self._steps = steps
-        self._owner = f"{identity.host}_{identity.pid}_rank{identity.rank}"
+        self._identity = identity
 
     @property
     def holder(self) -> str:
@@ -44,7 +46,9 @@ class TraceControl:
         """
         options = dict(fields)
         pause_monitor = bool(options.pop("pause_monitor", False))
-        plan = TracePlan(secrets.token_hex(16), check_trace(options), self._owner)
+        who = self._identity()
+        owner = f"{who.host}_{who.pid}_rank{who.rank}"
+        plan = TracePlan(secrets.token_hex(16), check_trace(options), owner)
         if monitoring and not pause_monitor:
             raise CommandRefused(
                 f"{monitoring} is recording in this process",

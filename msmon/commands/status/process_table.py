@@ -29,6 +29,8 @@ STATE_STYLES: Mapping[str, str] = {
     ProcessState.TRACING: "cyan",
 }
 
+_MAX_PIDS = 8
+
 _UNITS = " kMGTP"
 
 
@@ -176,6 +178,12 @@ def _facts(row: StatusRow) -> Iterable[str]:
 
 
 def _troubles(row: StatusRow) -> Iterable[str]:
+    if row.waits_for:
+        pids = ", ".join(map(str, row.waits_for[:_MAX_PIDS]))
+        more = f" and {len(row.waits_for) - _MAX_PIDS} more" if row.waits_for[_MAX_PIDS:] else ""
+        yield (
+            f"waits for {pids}{more}, which it has started and which train; commands go to those"
+        )
     yield from not_collected(row)
     if row.stuck_in:
         yield f"stuck in {terminal_safe(row.stuck_in)}"

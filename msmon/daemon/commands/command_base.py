@@ -82,8 +82,13 @@ class Commands(ABC, Generic[Request]):
         return matched, ""
 
     def _selected(self, selection: Selection, peer: Peer) -> Selected:
-        """A local user who names no process means the own ones."""
+        """A local user who names no process means the own ones.
+
+        A process that only waits for those that train is meant only where its pid is named.
+        """
         known = self.candidates()
+        if not selection.pids:
+            known = [process for process in known if not self.registry.trainers(process)]
         if peer.role is Role.USER and selection == Selection():
             known = [process for process in known if peer.may_command(process.peer)]
         return select(selection, known, self._host, time.monotonic(), probing(peer))

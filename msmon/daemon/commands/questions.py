@@ -58,7 +58,15 @@ class Questions:
         chooser = Chooser(request.selection)
         shown = [process for process in known if chooser.matches(process)]
         rows: list[Row] = [
-            status_row(process, peer, self._streams, self._outputs, now_s) for process in shown
+            status_row(
+                process,
+                peer,
+                self._streams,
+                self._outputs,
+                now_s,
+                self._registry.trainers(process),
+            )
+            for process in shown
         ]
         selected = select(request.selection, known, self._facts.host, now_s, probing(peer))
         daemon = self._daemon_row(peer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -88,3 +88,40 @@ def test_a_job_id_of_any_length_and_bytes_fits_into_a_message():
     found = process.current_process({"SLURM_JOB_ID": "\udcff" * 70_000})
     assert 0 < len(found.job_id) <= 256
     assert encode(Hello("1", "agent", found))
+
+
+def test_the_rank_that_only_torch_distributed_knows(monkeypatch):
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 5,
+        get_world_size=lambda: 8,
+    )
+    before = process.current_process({})
+    monkeypatch.setitem(sys.modules, "torch.distributed", module)
+    after = process.with_framework(before)
+    assert (before.rank, after.rank, after.world_size) == (-1, 5, 8)
+    numbered = process.current_process({"RANK": "3", "WORLD_SIZE": "4"})
+    assert (numbered.rank, numbered.world_size) == (3, 4)
+
+
+def test_numbers_that_a_child_has_inherited_are_not_its_own(monkeypatch):
+    environ = {"RANK": "0", "WORLD_SIZE": "1", ranks.MARK: ""}
+    ranks.mark(environ)
+    environ[ranks.MARK] = environ[ranks.MARK].replace(f"{os.getpid()}:", "1:", 1)
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 2,
+        get_world_size=lambda: 4,
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", module)
+    found = process.current_process(environ)
+    assert (found.rank, found.world_size) == (2, 4)
+    assert found.started_by.startswith("1:")
+
+
+@pytest.mark.parametrize("wrong", [SimpleNamespace(), SimpleNamespace(is_available=lambda: False)])
+def test_a_torch_distributed_that_can_not_tell_is_passed_over(monkeypatch, wrong):
+    monkeypatch.setitem(sys.modules, "torch.distributed", wrong)
+    assert process.current_process({}).rank == -1

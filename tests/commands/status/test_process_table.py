@@ -122,6 +122,12 @@ def test_problems_are_shown_per_rank():
     assert "dropped: uplink 12, decode unknown" in lines[2]
 
 
+def test_who_waits_for_others_says_for_whom():
+    pids = list(range(11, 21))
+    (line,) = (item.plain for item in notes([row(0, settings=None, waits_for=pids)]))
+    assert "waits for 11, 12, 13, 14, 15, 16, 17, 18 and 2 more, which it has started" in line
+
+
 def test_a_stuck_process_says_so_in_its_row():
     assert "stuck" in drawn(process_table([row(0, stuck_in="msptiActivityFlushAll")]))[1]
 

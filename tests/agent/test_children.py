@@ -1,0 +1,69 @@
+"""What a rank has started is a rank itself once it trains."""
+
+from __future__ import annotations
+
+from msmon.bus.messages import Hello, Refused
+
+FORKS = """
+msmon.init(rank=0)
+stopped()
+child = os.fork()
+if child == 0:
+    for _ in range(int(sys.argv[-1])):
+        msmon.step()
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_that_trains_registers_and_names_its_parent(daemon, job):
+    started = job(FORKS.replace("sys.argv[-1]", "3"))
+    parent = daemon.await_hello().process
+    started.line()
+    child = daemon.await_hello(2).process
+    assert child.pid == int(started.output())
+    assert child.started_by == f"{parent.pid}:{parent.start_time}"
+    assert parent.started_by == ""
+    assert daemon.await_status(lambda status: status.step == 3, "the child's own steps")
+
+
+def test_a_child_that_makes_two_steps_does_not_register(daemon, job):
+    started = job(FORKS.replace("sys.argv[-1]", "2"))
+    daemon.await_hello()
+    started.line()
+    assert started.output()
+    assert started.end()[0] == 0
+    assert len(daemon.of_type(Hello)) == 1
+
+
+SPAWNS = """
+import subprocess
+msmon.init()
+trains = "import msmon, sys; [msmon.step() for _ in range(3)]; sys.stdin.read()"
+subprocess.run([sys.executable, "-c", trains], check=True)
+"""
+
+
+def test_a_spawned_child_that_trains_registers(daemon, job):
+    job(SPAWNS, MSMONITOR_USE_DAEMON="1", RANK="4")
+    parent = daemon.await_hello().process
+    child = daemon.await_hello(2).process
+    assert child.pid != parent.pid
+    assert child.started_by == f"{parent.pid}:{parent.start_time}"
+
+
+def test_a_daemon_that_does_not_know_the_parent_is_told_less(daemon, job):
+    """An older daemon refuses a hello with a field that it does not know."""
+    daemon.refuses = lambda message: (
+        isinstance(message, Hello)
+        and message.process.started_by
+        and Refused("message 'hello': unknown field 'process.started_by'")
+    )
+    started = job(FORKS.replace("sys.argv[-1]", "3"))
+    daemon.await_hello()
+    started.line()
+    assert daemon.await_hello(2).process.started_by
+    child = daemon.await_hello(3).process
+    assert (child.pid, child.started_by) == (int(started.output()), "")
