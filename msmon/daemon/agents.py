@@ -14,7 +14,8 @@ from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.identity import confirmed
 from msmon.daemon.access.roles import REGISTERS
 from msmon.daemon.commands.commander import Commander
-from msmon.daemon.registry import Process, Registry
+from msmon.daemon.process import Process
+from msmon.daemon.registry import Registry
 from msmon.daemon.streams.losses import STREAM_TYPES, unreadable
 from msmon.daemon.streams.streams import Streams
 from msmon.errors import CommandRefused

@@ -34,7 +34,8 @@ from msmon.daemon.commands.tracing import Tracing
 from msmon.daemon.connection import PRICES, REFUSED_PRICE, Connection, charged_s, status_refund_s
 from msmon.daemon.connections import Connections
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
-from msmon.daemon.registry import Process, Registry
+from msmon.daemon.process import Process
+from msmon.daemon.registry import Registry
 from msmon.daemon.streams.streams import Streams
 from msmon.daemon.timing import Timing
 from msmon.daemon.transport import Transport

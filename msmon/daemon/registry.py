@@ -8,76 +8,29 @@ or continue the process of another user.
 
 from __future__ import annotations
 
-import enum
-import math
 from collections import defaultdict
-from dataclasses import dataclass
 
 from msmon.bus.messages import Status
 from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Resource, Shares
+from msmon.daemon.process import (
+    Life,
+    Process,
+    as_starter,
+    key_of,
+    launch_of,
+    starter_of,
+)
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
-
-
-class Life(enum.Enum):
-    """Whether a registered process still lives."""
-
-    LIVE = "live"
-    LOST = "lost"
-    """It fell silent; it may come back."""
-    ENDED = "ended"
-    """It said goodbye."""
-
 
 MAX_PROCESSES = 10_000
 """Of all owners together; the share of one owner is smaller."""
 
 MAX_OF_ONE_PID = 4
 """Registrations from one process of a local user: itself, and what it speaks for as a carrier."""
-
-_CARRIER_OF = "carrier of "
-
-
-@dataclass
-class Process:
-    """A registered process. ``last_seen_s`` and ``gone_s`` are on the monotonic clock.
-
-    Written on the broker's loop only: by ``Registry``, and ``session_id`` by ``Streams``.
-    """
-
-    info: ProcessInfo
-    peer: Peer
-    route: bytes
-    """Routing id of its connection, as the ROUTER gave it."""
-    version: str
-    last_seen_s: float
-    life: Life = Life.LIVE
-    gone_s: float = 0.0
-    status: Status | None = None
-    status_bytes: int = 0
-    """Size of its last status on the wire, which is counted against its owner."""
-    session_id: str = ""
-    """The last session that it opened."""
-    carrier: bool = False
-    """A helper process of a framework speaks for the process, which may have no agent."""
-    since_s: float = 0.0
-    """When it registered first."""
-    stepped_s: float = -math.inf
-    """When it made its last step; minus infinity: none was seen."""
-
-    @property
-    def key(self) -> str:
-        """Text that no other registered process shares."""
-        return _key(self.peer, self.info, self.carrier)
-
-    @property
-    def label(self) -> str:
-        """How logs and answers call it."""
-        rank = f" (rank {self.info.rank})" if self.info.rank >= 0 else ""
-        return f"process {self.info.pid}{rank} on {self.info.host}"
 
 
 class Registry:
@@ -138,7 +91,7 @@ class Registry:
         idle = process.status is not None and process.status.state == ProcessState.IDLE
         if process.carrier or process.life is not Life.LIVE or not idle:
             return []
-        started = self._started_by.get(_as_starter(process), {}).values()
+        started = self._started_by.get(as_starter(process), {}).values()
         return [
             child
             for child in started
@@ -149,7 +102,7 @@ class Registry:
         """Whether commands for a process must go to it: always, unless it is a carrier."""
         if not process.carrier:
             return True
-        has_agent = _key(process.peer, process.info, carrier=False) in self._by_key
+        has_agent = key_of(process.peer, process.info, carrier=False) in self._by_key
         return not has_agent or self._agents_beside(process) < process.info.local_world_size
 
     def _agents_beside(self, carrier: Process) -> int:
@@ -159,8 +112,8 @@ class Registry:
         of the same launch, and the carrier would get no more commands. The indexes make this as
         fast with a thousand agents as with one, because every status asks it for every carrier.
         """
-        own_key = _key(carrier.peer, carrier.info, carrier=False)
-        beside = self._agents_of_launch.get(_launch(carrier), set())
+        own_key = key_of(carrier.peer, carrier.info, carrier=False)
+        beside = self._agents_of_launch.get(launch_of(carrier), set())
         return len(beside) + (own_key in self._by_key and own_key not in beside)
 
     def live(self) -> list[Process]:
@@ -189,7 +142,7 @@ class Registry:
         Raises CommandRefused for that, when other credentials hold this identity, and when one
         local process registers too many; and ShareUsedUp when the owner has too many processes.
         """
-        key = _key(peer, info, carrier)
+        key = key_of(peer, info, carrier)
         known = self._by_key.get(key)
         if known is None:
             new = Process(info, peer, route, version, now_s, carrier=carrier, since_s=now_s)
@@ -248,20 +201,20 @@ class Registry:
         if process.peer.pid > 0:
             self._of_pid[process.peer.owner, process.peer.pid][process.key] = process
         if not process.carrier and process.info.launch:
-            self._agents_of_launch[_launch(process)].add(process.key)
+            self._agents_of_launch[launch_of(process)].add(process.key)
         if not process.carrier and process.info.started_by:
-            self._started_by[_starter_of(process)][process.key] = process
+            self._started_by[starter_of(process)][process.key] = process
 
     def _leave_indexes(self, process: Process) -> None:
         """Undo ``_enter_indexes``. Call before info or peer of a process are changed."""
-        pid, launch = (process.peer.owner, process.peer.pid), _launch(process)
+        pid, launch = (process.peer.owner, process.peer.pid), launch_of(process)
         self._of_pid[pid].pop(process.key, None)
         if not self._of_pid[pid]:
             del self._of_pid[pid]
         self._agents_of_launch[launch].discard(process.key)
         if not self._agents_of_launch[launch]:
             del self._agents_of_launch[launch]
-        starter = _starter_of(process)
+        starter = starter_of(process)
         self._started_by[starter].pop(process.key, None)
         if not self._started_by[starter]:
             del self._started_by[starter]
@@ -321,25 +274,6 @@ class Registry:
         """Forget the connection of a process, unless it is another's by now."""
         if self._by_route.get(process.route) is process:
             del self._by_route[process.route]
-
-
-def _launch(process: Process) -> tuple[str, str, str]:
-    return process.peer.owner, process.info.host, process.info.launch
-
-
-def _starter_of(process: Process) -> tuple[str, str, str, str]:
-    info = process.info
-    return process.peer.owner, info.host, info.container, info.started_by
-
-
-def _as_starter(process: Process) -> tuple[str, str, str, str]:
-    """Return what :func:`_starter_of` gives for the processes that this one has started."""
-    info = process.info
-    return process.peer.owner, info.host, info.container, f"{info.pid}:{info.start_time}"
-
-
-def _key(peer: Peer, info: ProcessInfo, carrier: bool) -> str:
-    return f"{peer.owner}/{_CARRIER_OF if carrier else ''}{info.key}"
 
 
 def _is_older(route: bytes, other: bytes) -> bool:

@@ -17,7 +17,7 @@ from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.registry import Life, Process
+from msmon.daemon.process import Life, Process
 from msmon.daemon.streams.stream import Stream
 from msmon.daemon.streams.streams import Streams
 from msmon.sessions import Drops, merged_drops, with_known_stages

@@ -14,7 +14,7 @@ from typing import Union
 from msmon.bus.messages import Selection
 from msmon.bus.rows import MissingRow
 from msmon.bus.words import GONE, Outcome, ProcessState
-from msmon.daemon.registry import Life, Process
+from msmon.daemon.process import Life, Process
 
 NOT_REGISTERED_STEP = (
     "a job registers when it is started with `msmon run COMMAND` or calls msmon.init(); "

@@ -12,7 +12,7 @@ from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.commands.commander import Commander
 from msmon.daemon.commands.monitoring import Monitoring
-from msmon.daemon.registry import Process
+from msmon.daemon.process import Process
 from msmon.errors import SinkError
 from msmon.sessions import ProcessInfo
 

@@ -10,7 +10,8 @@ from msmon.bus.messages import Status
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource, Shares, ShareUsedUp
-from msmon.daemon.registry import MAX_OF_ONE_PID, Life, Process, Registry
+from msmon.daemon.process import Life, Process
+from msmon.daemon.registry import MAX_OF_ONE_PID, Registry
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 

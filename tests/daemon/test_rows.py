@@ -13,7 +13,7 @@ from msmon.bus.rows import OutputRow, StatusRow, TraceRow
 from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
-from msmon.daemon.registry import Life, Process
+from msmon.daemon.process import Life, Process
 from msmon.daemon.rows import foreign_row, output_row, status_row
 from msmon.sessions import Counts, MonitorSettings, ProcessInfo
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msmon.bus.messages import Selection
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
-from msmon.daemon.registry import Process
+from msmon.daemon.process import Process
 from msmon.daemon.selection import select
 from msmon.sessions import ProcessInfo
 

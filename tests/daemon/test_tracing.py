@@ -15,7 +15,8 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import Shares
 from msmon.daemon.commands.commander import Commander
 from msmon.daemon.commands.tracing import MAX_STEP, Tracing
-from msmon.daemon.registry import Process, Registry
+from msmon.daemon.process import Process
+from msmon.daemon.registry import Registry
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 

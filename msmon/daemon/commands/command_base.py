@@ -18,7 +18,8 @@ from msmon.bus.rows import AnswerRow, outcome_of
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.commands.commander import Commander
-from msmon.daemon.registry import Process, Registry
+from msmon.daemon.process import Process
+from msmon.daemon.registry import Registry
 from msmon.daemon.rows import foreign_row
 from msmon.daemon.selection import MayProbe, Selected, select
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from msmon.bus.messages import Answer, Command
 from msmon.bus.words import AgentAction
-from msmon.daemon.registry import Life, Process
+from msmon.daemon.process import Life, Process
 
 SendCommand = Callable[[Process, Command, str], bool]
 """Sends a command under an id; False when the connection is gone or full."""

@@ -19,7 +19,8 @@ from msmon.daemon.access.owners import Owner
 from msmon.daemon.commands.command_base import Commands, Order
 from msmon.daemon.commands.commander import Commander
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.registry import Process, Registry
+from msmon.daemon.process import Process
+from msmon.daemon.registry import Registry
 from msmon.daemon.rows import identity
 from msmon.daemon.selection import ranks_meant
 from msmon.daemon.streams.stream import owner_of, writes_anywhere

@@ -22,7 +22,7 @@ from msmon.bus.rows import AnswerRow
 from msmon.bus.words import AgentAction, ProcessState, TraceAction
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.commands.command_base import Commands, Order
-from msmon.daemon.registry import Process
+from msmon.daemon.process import Process
 from msmon.daemon.rows import identity
 from msmon.daemon.selection import ranks_meant
 from msmon.errors import UsageError

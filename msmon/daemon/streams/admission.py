@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from msmon.daemon.access.approvals import Approvals
-from msmon.daemon.registry import Process
+from msmon.daemon.process import Process
 from msmon.daemon.streams.stream import Stream, owner_of, writes_anywhere
 from msmon.errors import CommandRefused
 from msmon.sessions import MonitorSettings

@@ -10,7 +10,7 @@ from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.output_session import OpenAnswer
-from msmon.daemon.registry import Process
+from msmon.daemon.process import Process
 from msmon.errors import CommandRefused
 from msmon.sessions import Drops, SessionInfo, merged_drops
 

@@ -23,7 +23,7 @@ from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import Closing, Delivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.registry import Life, Process
+from msmon.daemon.process import Life, Process
 from msmon.daemon.streams.admission import approved_settings, require_room
 from msmon.daemon.streams.from_wire import delivery_of
 from msmon.daemon.streams.losses import (

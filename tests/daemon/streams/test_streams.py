@@ -24,7 +24,7 @@ from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery
-from msmon.daemon.registry import Life, Process
+from msmon.daemon.process import Life, Process
 from msmon.daemon.streams.from_wire import MAX_WINDOW_BYTES
 from msmon.daemon.streams.losses import unreadable
 from msmon.daemon.streams.streams import Streams
