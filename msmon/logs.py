@@ -204,4 +204,4 @@ class BoundedFile(RotatingFileHandler):
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
             os.close(descriptor)
             raise OSError(f"{path} is no regular file of this user's own")
-        return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+        return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")

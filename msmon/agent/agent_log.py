@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from msmon.logs import BoundedFile, OneLineFormatter, RateFilter
+from msmon.threads import RLock
 
 DIRECTORY = "msmonitor_log"
 MAX_FILE_BYTES = 4 << 20
@@ -36,6 +38,7 @@ class AgentLog:
             self._file = BoundedFile(
                 self.path, MAX_FILE_BYTES, older_files=1, mode=0o640, shared_place=True
             )
+            self._file.lock = RLock()
             self._file.setFormatter(OneLineFormatter(_FORMAT, _TIME_FORMAT))
             self._file.addFilter(RateFilter(LINES_PER_PERIOD, PERIOD_S, key=lambda _: "agent"))
 
@@ -49,6 +52,20 @@ class AgentLog:
         """Append one line, unless there were too many in the last seconds."""
         if self._file is not None:
             line = " / ".join(text.splitlines())
-            self._file.handle(
-                logging.LogRecord("msmon.agent", logging.INFO, "", 0, line, None, None)
-            )
+            self._file.handle(_Line(line))
+
+
+class _Line(logging.LogRecord):
+    """A record that knows no thread.
+
+    The constructor of its base calls ``threading.current_thread()``, which makes a lasting entry
+    for a thread that ``threading`` hasn't started, and a hub of greenlets under gevent.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.name, self.msg, self.args = "msmon.agent", text, None
+        self.levelno, self.levelname = logging.INFO, "INFO"
+        self.process = os.getpid()
+        self.created = time.time()
+        self.msecs = self.created * 1000 % 1000
+        self.exc_info = self.exc_text = self.stack_info = None

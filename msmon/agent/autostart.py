@@ -15,13 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from types import ModuleType
 
 from msmon.agent import imports
 from msmon.agent.ranks import evidence as ranks
-from msmon.threads import start_without_signals
+from msmon.threads import NativeThread, sleep, thread_id
 
 FRAMEWORKS = ("torch", "mindspore")
 
@@ -50,26 +49,25 @@ def start() -> None:
         evident = ranks.is_evident(environ, ranks.command_line())
         if evident and not ranks.belongs_to_a_rank(environ):
             ranks.mark(environ)  # before the script starts processes of its own
-            thread = threading.Thread(target=_start_agent, name="msmon-start", daemon=True)
-            start_without_signals(thread)
+            NativeThread(_start_agent, "msmon-start", thread_id()).start()
         _wait_for_framework()
 
 
-def _start_agent() -> None:
+def _start_agent(main_thread: int) -> None:
     """Start the agent when the script has begun. Runs on a thread of its own."""
     limit_s = time.monotonic() + _BEGIN_LIMIT_S
-    while not _script_has_begun() and time.monotonic() < limit_s:
-        time.sleep(_POLL_S)
-    time.sleep(SETTLE_S)
+    while not _script_has_begun(main_thread) and time.monotonic() < limit_s:
+        sleep(_POLL_S)
+    sleep(SETTLE_S)
     with contextlib.suppress(Exception):  # boundary: nothing may be printed into the job
         with imports.before_forks():
             from msmon.agent import lifecycle
         lifecycle.start_if_rank()
 
 
-def _script_has_begun() -> bool:
+def _script_has_begun(main_thread: int) -> bool:
     """Whether the main thread runs code of the script, and not only what starts Python."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = sys._current_frames().get(main_thread)
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__":
             return True

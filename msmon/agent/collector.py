@@ -8,8 +8,6 @@ a limit, and ``stuck_in`` tells in which call it is.
 from __future__ import annotations
 
 import enum
-import queue
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -27,7 +25,7 @@ from msmon.bus.words import AgentAction, ProcessState
 from msmon.errors import CommandRefused, MsmonError, UsageError
 from msmon.recording.holder import subscription_holder
 from msmon.sessions import Counts, MonitorSettings
-from msmon.threads import start_without_signals
+from msmon.threads import Empty, NativeThread, SimpleQueue
 
 STUCK_AFTER_S = 3.0
 
@@ -87,8 +85,8 @@ class Collector:
         self._log = log
         self._on_change = on_change
         self._on_answer = on_answer
-        self._inbox: queue.SimpleQueue[PendingCommand | Note] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="msmon-collector", daemon=True)
+        self._inbox: SimpleQueue[PendingCommand | Note] = SimpleQueue()
+        self._thread = NativeThread(self._run, "msmon-collector")
         self._failures = 0
         self._ended = False
 
@@ -96,7 +94,7 @@ class Collector:
 
     def start(self) -> None:
         """Start the thread."""
-        start_without_signals(self._thread)
+        self._thread.start()
 
     def submit(self, command: PendingCommand) -> None:
         """Hand over a command; it is answered through ``on_answer``."""
@@ -163,7 +161,7 @@ class Collector:
         """Wait for the next command, note or tick and do it."""
         try:
             item = self._inbox.get(timeout=self._wait_s())
-        except queue.Empty:
+        except Empty:
             self._monitoring.tick()
         else:
             if item in (Note.END, Note.EXIT):

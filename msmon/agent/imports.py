@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
+
+from msmon.threads import Lock
 
 FORK_WAITS_S = 5.0
 """A fork waits no longer. Without the limit a failure here could stop the job."""
 
-_importing = threading.Lock()
+_importing = Lock()
 """Held by the thread of ours that imports."""
 
 
@@ -44,7 +45,7 @@ def before_forks() -> Iterator[None]:
 
 def _in_child() -> None:
     global _importing
-    _importing = threading.Lock()
+    _importing = Lock()
 
 
 os.register_at_fork(after_in_child=_in_child)

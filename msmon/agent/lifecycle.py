@@ -9,7 +9,6 @@ import atexit
 import dataclasses
 import operator
 import os
-import threading
 import time
 from typing import Any
 
@@ -24,6 +23,7 @@ from msmon.agent.steps.counter import MAX_STEP, StepCounter
 from msmon.agent.steps.import_watch import ImportWatch
 from msmon.errors import UsageError
 from msmon.recording import holder
+from msmon.threads import Lock
 
 MAX_NUMBER = 2**31 - 1
 """Largest rank, size of the world, and device."""
@@ -31,7 +31,7 @@ MAX_NUMBER = 2**31 - 1
 _steps = StepCounter()
 _watch: ImportWatch | None = None
 _agent: Agent | None = None
-_starting = threading.Lock()
+_starting = Lock()
 _former: list[Agent] = []
 """Agents that :func:`shutdown` has ended. A call into MSPTI may have outlived its limit."""
 _left_to_parent: list[Agent] = []
@@ -195,7 +195,7 @@ def _start(known: dict[str, Any]) -> None:
 def _drop_in_child() -> None:
     """Forget the parent's agent: its threads are not here, its sockets are not ours."""
     global _agent, _starting
-    _starting = threading.Lock()
+    _starting = Lock()
     _left_to_parent.extend(_former)
     _former.clear()
     _steps.forget()

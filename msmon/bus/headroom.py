@@ -7,13 +7,14 @@ descriptor that the job writes to: see :func:`hold_standard_descriptors`.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
 import os
-import threading
+from contextlib import AbstractContextManager
+from typing import Any
 
 from msmon.errors import BusError
+from msmon.threads import Lock, NativeThread
 
 DESCRIPTORS = 16
 """libzmq takes six for the first socket of a process and four for its watch and connection; the
@@ -65,11 +66,11 @@ def _require_descriptors() -> None:
 
 
 def _require_threads() -> None:
-    barrier = threading.Lock()
+    barrier = Lock()
     with barrier:  # all of them at the same time
         try:
             for _ in range(THREADS):
-                _thread.start_new_thread(_pass, (barrier,))
+                NativeThread(_pass, "msmon-probe", barrier).start()
         except RuntimeError:
             raise BusError(
                 "this process may start no more threads, and a connection to the daemon needs two",
@@ -77,6 +78,6 @@ def _require_threads() -> None:
             ) from None
 
 
-def _pass(barrier: threading.Lock) -> None:
+def _pass(barrier: AbstractContextManager[Any]) -> None:
     with barrier:
         pass

@@ -17,6 +17,7 @@ What is safe, and why:
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import os
 import socket
@@ -121,11 +122,13 @@ def peer_uid(descriptor: int) -> int | None:
 
     None when the descriptor is no such socket, or no longer.
     """
-    with (
-        contextlib.suppress(OSError),
-        socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as connection,
-    ):
-        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    with contextlib.suppress(OSError):
+        # not socket.fromfd: a job may have replaced that class by one for greenlets
+        connection = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(descriptor))
+        try:
+            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        finally:
+            connection.close()
         pid, uid, _ = _CREDENTIALS.unpack(data)
         return int(uid) if pid or uid == 0 else None
     return None

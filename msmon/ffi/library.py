@@ -7,7 +7,6 @@ the default roots of old and new CANN, the loader's path.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from msmon.ffi.cann_libraries import load_cann_libraries
 from msmon.ffi.loader import handle_in_process, open_library, symbol_address
 from msmon.ffi.mspti import Mspti
 from msmon.ffi.prototypes import FUNCTIONS
+from msmon.threads import Lock
 
 LIBRARY_NAME = "libmspti.so"
 
@@ -50,7 +50,7 @@ class Location:
 
 
 _loaded: Mspti | None = None
-_loading = threading.Lock()
+_loading = Lock()
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Mspti:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Union
@@ -31,6 +30,7 @@ from msmon.records.kinds import ActivityKind, format_kinds, kind_named
 from msmon.records.markers import MarkerEvents
 from msmon.sessions import Drops, DropStage, MonitorSettings, merged_drops
 from msmon.settings.options import MONITOR_OPTION, check_fields
+from msmon.threads import Lock
 
 MAX_RECORDS = 10_000_000
 """Records kept unless told otherwise: 560 MB of kernels."""
@@ -64,7 +64,7 @@ class Monitor:
         self._starts_by_itself = kinds is not None or bool(filter)
         self._max_records = _checked_limit(max_records)
         self._recording = Recording("the Monitor API", self._take)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._store = Store(frozenset(), Filter.parse(""), 0)
         self._unavailable: dict[str, str] = {}
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import queue
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from msmon.errors import CommandRefused, MsmonError
@@ -23,13 +20,40 @@ from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import Drops
-from msmon.threads import start_without_signals
+from msmon.threads import Empty, Lock, NativeThread, SimpleQueue
 
 T = TypeVar("T")
 
 FLUSH_INTERVAL_S = 0.25
 
-_Task = tuple[Callable[[Recorder], Any], "Future[Any]"]
+
+class _Task:
+    """A call for the recording's thread, on which another thread waits.
+
+    ``run`` is called on the recording's thread, ``wait`` on the other.
+    """
+
+    def __init__(self, function: Callable[[Recorder], Any]) -> None:
+        self._function = function
+        self._pending = Lock()  # not a Future: its lock may be one for greenlets
+        self._pending.acquire()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def run(self, recorder: Recorder) -> None:
+        """Make the call, and let the other thread have what it returns or raises."""
+        try:
+            self._result = self._function(recorder)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
+            self._error = error
+        self._pending.release()
+
+    def wait(self) -> Any:
+        """Return or raise what the call does."""
+        self._pending.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Recording:
@@ -49,10 +73,10 @@ class Recording:
         self._purpose = purpose
         self._consume = consume
         self._recorder: Recorder | None = None
-        self._thread: threading.Thread | None = None
-        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._thread: NativeThread | None = None
+        self._tasks: SimpleQueue[_Task] = SimpleQueue()
         self._pid = 0
-        self._ending = threading.Lock()
+        self._ending = Lock()
         self._ended = True
 
     @property
@@ -86,12 +110,10 @@ class Recording:
             raise CommandRefused(f"{self._purpose} is already recording", "stop it first")
         self._recorder, _ = open_recorder(self._purpose)
         self._pid = os.getpid()
-        self._tasks = queue.SimpleQueue()
+        self._tasks = SimpleQueue()
         self._ended = False
-        self._thread = threading.Thread(
-            target=self._run, args=(duration_s,), name="msmon-recording", daemon=True
-        )
-        start_without_signals(self._thread)
+        self._thread = NativeThread(self._run, "msmon-recording", duration_s)
+        self._thread.start()
         unavailable = self.call(lambda recorder: recorder.start(kinds, disabled_domains))
         atexit.register(self.stop)
         return unavailable
@@ -103,16 +125,16 @@ class Recording:
         the recorder any more.
         """
         assert self._recorder is not None
-        if threading.current_thread() is self._thread:
+        if self._thread is not None and self._thread.is_current:
             return function(self._recorder)
-        future: Future[Any] = Future()
+        task = _Task(function)
         with self._ending:
             ended = self._ended
             if not ended:
-                self._tasks.put((function, future))
+                self._tasks.put(task)
         if ended:
             return function(self._recorder)
-        result: T = future.result()
+        result: T = task.wait()
         return result
 
     def flush(self) -> None:
@@ -130,7 +152,7 @@ class Recording:
         if thread is None or self._pid != os.getpid():
             return
         self.call(self._stop)
-        if threading.current_thread() is not thread:
+        if not thread.is_current:
             thread.join()
 
     # --- the thread -------------------------------------------------------------------
@@ -139,21 +161,21 @@ class Recording:
         """Carry out the tasks in the queue, of which the first is the start; flush regularly."""
         recorder = self._recorder
         assert recorder is not None
-        self._do(recorder, *self._tasks.get())
+        self._tasks.get().run(recorder)
         end_s = time.monotonic() + duration_s if duration_s else math.inf
         next_flush_s = time.monotonic()
         while recorder.active:
             wait_s = min(end_s, next_flush_s) - time.monotonic()
             try:
-                self._do(recorder, *self._tasks.get(timeout=max(0.0, wait_s)))
-            except queue.Empty:
+                self._tasks.get(timeout=max(0.0, wait_s)).run(recorder)
+            except Empty:
                 is_over = time.monotonic() >= end_s
                 next_flush_s = time.monotonic() + self.flush_interval_s
                 self._on_schedule(self._stop if is_over else self._flush, recorder)
         with self._ending:
             self._ended = True
         while not self._tasks.empty():
-            self._do(recorder, *self._tasks.get())
+            self._tasks.get().run(recorder)
 
     def _stop(self, recorder: Recorder) -> None:
         self._consume(recorder.stop())
@@ -171,10 +193,3 @@ class Recording:
         if recorder.active:
             recorder.flush()
             self._consume(recorder.drain())
-
-    @staticmethod
-    def _do(recorder: Recorder, function: Callable[[Recorder], Any], future: Future[Any]) -> None:
-        try:
-            future.set_result(function(recorder))
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
-            future.set_exception(error)

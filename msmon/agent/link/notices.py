@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import posix
 from collections import deque
 
 from msmon.bus.messages import Answer
+from msmon.threads import RLock
 
 _MAX_ANSWERS = 100
 """Answers kept while there is no connection; nobody waits for older ones any more."""
@@ -18,10 +19,12 @@ class Notices:
 
     Any thread may add, also after :meth:`close`; only the link takes. Both ends of the pipe are
     used and closed under ``_lock``: a number that was closed may be the job's own file by now.
+    They are used through ``posix``, because eventlet replaces ``os.read`` and ``os.write`` by
+    functions that wait where there is nothing to read.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: a signal handler may end the agent
+        self._lock = RLock()  # re-entrant: a signal handler may end the agent
         self._closed = False
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signalled = False
@@ -42,7 +45,7 @@ class Notices:
                 return
             self._signalled = True
             with contextlib.suppress(BlockingIOError):  # full: it will wake anyway
-                os.write(self._write_end, b"\0")
+                posix.write(self._write_end, b"\0")
 
     def add_answer(self, message_id: str, answer: Answer) -> None:
         """Leave the answer to a command."""
@@ -59,7 +62,7 @@ class Notices:
         with self._lock:
             if not self._closed:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(self._read_end, 4096)
+                    posix.read(self._read_end, 4096)
             self._signalled = False
 
     def take_answers(self) -> list[tuple[str, Answer]]:

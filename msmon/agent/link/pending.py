@@ -6,7 +6,6 @@ return, the link answers in its place, so that whoever asked is not left waiting
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msmon.bus.messages import Answer, Command
+from msmon.threads import Lock
 
 ANSWER_LIMIT_S = 8.0
 """Commands are answered within this time; who asks waits 10 s unless told otherwise."""
@@ -36,15 +36,15 @@ class PendingCommand:
     request_id: str = ""
     ranks: list[int] = field(default_factory=list)
     since_monotonic_s: float = field(default_factory=time.monotonic)
-    _fate: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _fate: Any = field(default_factory=Lock, repr=False)
 
     def begin(self) -> bool:
         """Claim the command for carrying it out; False when it was cancelled."""
-        return self._fate.acquire(blocking=False)
+        return bool(self._fate.acquire(blocking=False))
 
     def cancel(self) -> bool:
         """Claim the command for dropping it; False when it has begun."""
-        return self._fate.acquire(blocking=False)
+        return bool(self._fate.acquire(blocking=False))
 
 
 class SeenRequests:
@@ -55,7 +55,7 @@ class SeenRequests:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._ids: OrderedDict[str, None] = OrderedDict()
 
     def is_new(self, request_id: str) -> bool:

@@ -9,9 +9,8 @@ again, with a growing pause in between, until the job ends.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
-import select
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from msmon.bus.messages import (
     Welcome,
 )
 from msmon.errors import BusError
-from msmon.threads import start_without_signals
+from msmon.threads import NativeThread
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -88,7 +87,7 @@ class Link:
         self._pending = pending
         self._log = log
         self._context: zmq.Context[Any] = zmq.Context()
-        self._thread = threading.Thread(target=self._run, name="msmon-link", daemon=True)
+        self._thread = NativeThread(self._run, "msmon-link")
         self._end_by_s: float | None = None
         self._pause_s = FIRST_PAUSE_S
         self._random = random.Random()  # the job's own random numbers stay what they are
@@ -108,7 +107,7 @@ class Link:
 
     def start(self) -> None:
         """Start the thread."""
-        start_without_signals(self._thread)
+        self._thread.start()
 
     def shut_down(self, flush_s: float) -> None:
         """Have the thread send what is left within ``flush_s`` and end; returns at once."""
@@ -261,9 +260,9 @@ class Link:
         end_s = time.monotonic() + self._pause_s * self._random.uniform(0.75, 1.25)
         self._pause_s = max(self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S))
         while not self._ending() and (left_s := end_s - time.monotonic()) > 0:
-            poll = select.poll()
-            poll.register(self._notices.descriptor, select.POLLIN)
-            poll.poll(left_s * 1000)
+            poller = zmq.Poller()  # gevent replaces the one of ``select``
+            poller.register(self._notices.descriptor, zmq.POLLIN)
+            poller.poll(math.ceil(left_s * 1000))
             self._notices.clear_signal()
 
     def _warn_of(self, places: tuple[str, ...]) -> None:

@@ -11,7 +11,6 @@ sent once: it serves a daemon when this process is killed.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from msmon.bus.messages import (
     WindowSoFar,
 )
 from msmon.sessions import Drops, DropStage, Gap, MonitorSettings, SessionEnd, merged_drops
+from msmon.threads import Lock
 
 if TYPE_CHECKING:
     from msmon.records.batch import Batch
@@ -67,7 +67,7 @@ class Uplink:
         self._limit_bytes = kept_bytes
         self._records_limit_bytes = kept_bytes - min(_RESERVED_BYTES, kept_bytes // 4)
         self._in_flight_limit_bytes = in_flight_bytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._streams: dict[str, Stream] = {}
         self._so_far: dict[str, list[bytes]] = {}
         """Session id → frames on its open window that were not sent yet."""

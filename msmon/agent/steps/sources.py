@@ -7,7 +7,6 @@ Each source is hooked into a framework when that is imported. As soon as the job
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from msmon.agent.steps import optimizers as optimizer_steps
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.steps.import_watch import ImportWatch, OnImport
+from msmon.threads import thread_id
 
 WORKERS = {
     "vllm.v1.worker.gpu_worker": "Worker",
@@ -25,7 +25,8 @@ WORKERS = {
 step: a forward of the whole model. A call without tokens to compute is no step. Where vLLM samples
 in a call of its own, that time counts for the next step."""
 
-_inside = threading.local()
+_inside: set[int] = set()
+"""Threads that are in a worker's ``execute_model``; each writes its own number."""
 
 
 def watch(steps: StepCounter, report: Callable[[str], None]) -> ImportWatch:
@@ -48,13 +49,13 @@ def _hook_worker(name: str, steps: StepCounter, module: ModuleType) -> None:
 
     @functools.wraps(original)
     def execute_model(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if getattr(_inside, "worker", False):  # a subclass calls its base's
+        if thread_id() in _inside:  # a subclass calls its base's
             return original(self, *arguments, **keywords)
-        _inside.worker = True
+        _inside.add(thread_id())
         try:
             result = original(self, *arguments, **keywords)
         finally:
-            _inside.worker = False
+            _inside.discard(thread_id())
         if _computes(arguments, keywords):
             steps.advance_by_hook(1)
         return result

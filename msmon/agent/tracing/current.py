@@ -7,7 +7,6 @@ failed or cancelled).
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from msmon.bus.messages import MAX_PROBLEM_CHARACTERS
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import FINISHED, TraceState
 from msmon.errors import CommandRefused
+from msmon.threads import RLock
 
 
 class CurrentTrace:
@@ -44,7 +44,7 @@ class CurrentTrace:
         self._log = log
         self._on_change = on_change
         self._pause = pause
-        self._lock = threading.RLock()  # re-entrant: a signal handler may end the agent
+        self._lock = RLock()  # re-entrant: a signal handler may end the agent
 
     @property
     def holder(self) -> str:

@@ -7,8 +7,9 @@ last, and monitoring grants that when it has let go.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from msmon.threads import RLock
 
 
 class MonitorPause:
@@ -23,7 +24,7 @@ class MonitorPause:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
-        self._lock = threading.RLock()  # re-entrant: a signal handler may end the agent
+        self._lock = RLock()  # re-entrant: a signal handler may end the agent
         self._wanted = False
         self._granted = False
 

@@ -14,7 +14,6 @@ profiler is called. That may take long, so whoever steps meanwhile goes on witho
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from msmon.agent.tracing.trace_run import TraceRun
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import TraceState
 from msmon.errors import CommandRefused
-from msmon.threads import start_without_signals
+from msmon.threads import Lock, NativeThread, thread_id
 
 PAUSE_LEAD_STEPS = 3
 PAUSE_LEAD_S = 3.0
@@ -60,10 +59,10 @@ class Tracer:
         self._log = log
         self._on_change = on_change
         self._pause = pause
-        self._driving = threading.Lock()
+        self._driving = Lock()
         self._driver = 0
         """The thread that holds ``_driving``."""
-        self._writing: threading.Thread | None = None
+        self._writing: NativeThread | None = None
 
     # --- for any thread ---------------------------------------------------------------------
 
@@ -127,7 +126,7 @@ class Tracer:
         Waits for a thread that drives the profiler or writes, ``WRITING_LIMIT_S`` at most.
         """
         run = self._current.run
-        if run is None or self._driver == threading.get_ident():  # from inside a profiler's call
+        if run is None or self._driver == thread_id():  # from inside a profiler's call
             return
         if not self._take_wheel(timeout_s=WRITING_LIMIT_S):
             self._log.write(f"the process ends while {run.backend.name} is busy")
@@ -145,7 +144,7 @@ class Tracer:
     def _take_wheel(self, blocking: bool = True, timeout_s: float = -1) -> bool:
         taken = self._driving.acquire(blocking, timeout_s)
         if taken:
-            self._driver = threading.get_ident()
+            self._driver = thread_id()
         return taken
 
     def _leave_wheel(self) -> None:
@@ -211,9 +210,9 @@ class Tracer:
 
     def _write_beside(self, run: TraceRun) -> bool:
         """Write on a thread of its own; False when the process can't start one any more."""
-        writing = threading.Thread(target=self._write, args=(run,), name="msmon-trace", daemon=True)
+        writing = NativeThread(self._write, "msmon-trace", run)
         try:
-            start_without_signals(writing)
+            writing.start()
         except RuntimeError:
             return False
         self._writing = writing

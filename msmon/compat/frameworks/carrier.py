@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import queue
 import time
 
 import msmon
@@ -26,6 +25,7 @@ from msmon.bus.words import MONITORING_ACTIONS, AgentAction, ProcessState
 from msmon.compat.frameworks.config_text import FrameworkCommand, monitor_text, trace_text
 from msmon.errors import MsmonError, UsageError
 from msmon.sessions import ProcessInfo
+from msmon.threads import Empty, SimpleQueue
 
 POLL_LIMIT_S = 0.5
 """How long ``poll_dyno`` waits for a command. MindSpore asks again at once, so a short wait would
@@ -51,7 +51,7 @@ class Carrier:
         self.pid = os.getpid()
         self._parent = os.getppid()
         self._identity = _identity_of(self._parent, rank)
-        self._commands: queue.SimpleQueue[PendingCommand] = queue.SimpleQueue()
+        self._commands: SimpleQueue[PendingCommand] = SimpleQueue()
         self._next_text_s = time.monotonic() + APART_S
         self._notices = Notices()
         log = AgentLog.from_environment(os.environ)
@@ -74,7 +74,7 @@ class Carrier:
             return ""
         try:
             command = self._commands.get(timeout=POLL_LIMIT_S)
-        except queue.Empty:
+        except Empty:
             return ""
         self._next_text_s = time.monotonic() + APART_S
         return _text(command, self._identity.launch)

@@ -6,7 +6,6 @@ They must share one, because MSPTI allows a process only one subscriber.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +15,7 @@ from msmon.errors import CommandRefused, MsmonError, MsptiError
 from msmon.recording.recording import Recording
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.threads import Lock
 
 SUCCESS = MsptiResult.MSPTI_SUCCESS
 
@@ -61,7 +61,7 @@ class Subscription:
 
     def __init__(self) -> None:
         self._recording = Recording("an mspti monitor", self._deliver)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._users = 0
         self._monitors: list[Listener] = []
 
