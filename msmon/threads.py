@@ -20,17 +20,13 @@ import os
 import posix
 import signal
 import sys
-from _queue import Empty, SimpleQueue
+from _queue import Empty as Empty
+from _queue import SimpleQueue as SimpleQueue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import threading
-
-__all__ = [
-    *("UNBLOCK", "Empty", "Lock", "NativeThread", "RLock"),
-    *("SimpleQueue", "sleep", "thread_id"),
-]
 
 _FAULTS = {
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),

@@ -76,9 +76,13 @@ def _script_has_begun(main_thread: int) -> bool:
 
 
 def _wait_for_framework() -> None:
-    from msmon.agent.steps.import_watch import ImportWatch
+    from msmon.agent.steps.import_watch import ImportWatch, OnImport
 
-    ImportWatch(dict.fromkeys(FRAMEWORKS, _watch_steps), lambda _: None).start()
+    on_import: dict[str, OnImport] = {
+        **dict.fromkeys(FRAMEWORKS, _watch_steps),
+        **dict.fromkeys(imports.PATCHERS, imports.wait),
+    }
+    ImportWatch(on_import, lambda _: None).start()
 
 
 def _watch_steps(_: ModuleType) -> None:

@@ -16,27 +16,26 @@ PTH = Path(msmon.compat.__file__).with_name("msmon-autostart.pth")
 RANK = {"RANK": "0", "LOCAL_RANK": "0"}
 ASKED = {"MSMONITOR_USE_DAEMON": "1"}
 
-AFTER = """
-import json, sys
-lifecycle = sys.modules.get("msmon.agent.lifecycle")
-print(json.dumps({
-<<<<<<< HEAD
-    "modules": sorted(sys.modules),
-    "threads": sorted(thread.name for thread in threading.enumerate()),
-=======
-    "modules": sorted(name for name in sys.modules if name.startswith("msmon")),
-    "agent": lifecycle is not None and lifecycle.current_agent() is not None,
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)
-}))
+THREADS = """
+import glob
+def threads():
+    names = {open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")}
+    return sorted(name for name in names if name.startswith("msmon-"))
 """
 
-WITH_AGENT = """
-import threading, time
-while "msmon-link" not in [thread.name for thread in threading.enumerate()]:
+AFTER = f"""
+{THREADS}
+import json, sys
+print(json.dumps({{"modules": sorted(sys.modules), "threads": threads()}}))
+"""
+
+WITH_AGENT = f"""
+{THREADS}
+import time
+while not {{"msmon-link", "msmon-collector"}} <= set(threads()):
     time.sleep(0.01)
 """
 
-<<<<<<< HEAD
 
 def started(tmp_path: Path, environ: dict[str, str], program: str, *arguments: str) -> dict:
     """Return what a script prints that a Python runs which reads the .pth file at its start."""
@@ -47,12 +46,6 @@ def started(tmp_path: Path, environ: dict[str, str], program: str, *arguments: s
     (tmp_path / "sitecustomize.py").write_text(reads_it)
     script = tmp_path / "script.py"
     script.write_text(program)
-=======
-def started(tmp_path: Path, environ: dict[str, str], program: str = AFTER, *more: str) -> dict:
-    """Return what is there after a Python has read the file, as it does at its start."""
-    program = PTH.read_text() + program
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
         env={**own_environ(tmp_path), **environ},
@@ -75,9 +68,8 @@ def msmon_modules(seen: dict) -> list[str]:
 
 
 def test_nothing_happens_where_nobody_asks(tmp_path):
-<<<<<<< HEAD
     seen = started(tmp_path, RANK, AFTER)
-    assert (msmon_modules(seen), seen["threads"]) == ([], ["MainThread"])
+    assert (msmon_modules(seen), seen["threads"]) == ([], [])
 
 
 @pytest.mark.parametrize("variable", ["MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON"])
@@ -115,25 +107,12 @@ def test_a_job_may_bring_a_library_of_its_own(tmp_path):
     seen = started(tmp_path, {**ASKED, **RANK}, program, str(own.parent))
     assert "msgpack" not in seen["modules"]
     assert "msmon-link" not in seen["threads"]
-=======
-    assert started(tmp_path, RANK) == {"modules": [], "agent": False}
-
-
-def test_an_evident_rank_has_its_agent_at_once(tmp_path):
-    assert started(tmp_path, {"MSMONITOR_USE_DAEMON": "1", **RANK})["agent"]
-    assert started(tmp_path, {"KINETO_USE_DAEMON": "1", **RANK})["agent"]
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)
 
 
 @pytest.mark.parametrize("environ", [{}, {"RANK": "0"}, {"SLURM_PROCID": "1"}])
 def test_any_other_process_loads_only_what_decides(tmp_path, environ):
-<<<<<<< HEAD
     seen = started(tmp_path, {**ASKED, **environ}, AFTER)
-    assert seen["threads"] == ["MainThread"]
-=======
-    seen = started(tmp_path, {"MSMONITOR_USE_DAEMON": "1", **environ})
-    assert not seen["agent"]
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)
+    assert seen["threads"] == []
     assert "msmon.agent.lifecycle" not in seen["modules"]
 
 
@@ -145,23 +124,13 @@ import subprocess, sys
 child = [sys.executable, {str(child)!r}]
 print(subprocess.run(child, capture_output=True, text=True).stdout)
 """
-<<<<<<< HEAD
     seen = started(tmp_path, {**ASKED, **RANK}, program)
-    assert seen["threads"] == ["MainThread"]
-=======
-    seen = started(tmp_path, {"MSMONITOR_USE_DAEMON": "1", **RANK}, program)
-    assert not seen["agent"]
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)
+    assert seen["threads"] == []
     assert "msmon.agent.lifecycle" not in seen["modules"]
 
 
 TRAINS = """
-<<<<<<< HEAD
-import json, sys, threading
-=======
 import json, sys
-sys.path.insert(0, sys.argv[1])
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)
 import torch
 import msmon
 from msmon.agent import lifecycle
@@ -173,8 +142,7 @@ print(json.dumps({"before": before, "after": lifecycle.current_agent() is not No
 
 def test_a_framework_is_watched_and_the_first_step_starts_the_agent(tmp_path):
     (tmp_path / "torch.py").write_text("")
-<<<<<<< HEAD
-    assert started(tmp_path, ASKED, TRAINS) == {"before": 1, "after": 3}
+    assert started(tmp_path, ASKED, TRAINS) == {"before": False, "after": True}
 
 
 FORKS = """
@@ -195,7 +163,3 @@ print(json.dumps(sorted(set(WAYS))))
 
 def test_a_child_that_is_forked_while_the_agent_is_loaded_can_import_it_too(tmp_path):
     assert started(tmp_path, {**ASKED, **RANK}, FORKS) == [0]
-=======
-    environ = {"MSMONITOR_USE_DAEMON": "1"}
-    assert started(tmp_path, environ, TRAINS, str(tmp_path)) == {"before": False, "after": True}
->>>>>>> f1e88ae (Agent: threads, locks and waits are the system's, so a job under gevent or eventlet goes on as before)

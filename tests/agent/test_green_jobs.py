@@ -22,6 +22,7 @@ import msmon
 msmon.init(rank=0)
 {after}
 {sleep}
+print('patched', flush=True)
 import threading
 turns, ended = 0, False
 def count():
@@ -68,6 +69,8 @@ def test_a_green_job_is_monitored_and_goes_on(daemon, job, green, when, with_dae
     )
     if with_daemon:
         daemon.await_hello()
+    assert started.output() == "patched"
+    if with_daemon:
         assert daemon.command("monitor.start", kinds="Kernel").ok
         daemon.await_status(lambda status: status.counts.received.get("Kernel", 0) > 10, "kernels")
         assert daemon.command("monitor.stop").ok
