@@ -20,11 +20,12 @@ import msmon
 ROOT = Path(msmon.__file__).parent
 
 DOMAIN = {
-    *("bounds", "errors", "logs", "threads", "vocabulary"),
+    *("accounts", "bounds", "errors", "logs", "threads", "vocabulary"),
     *("records", "settings", "sessions"),
 }
 
 ALLOWED_ROOMS = {
+    "accounts": {"sessions"},
     "bounds": set(),
     "errors": set(),
     "logs": set(),

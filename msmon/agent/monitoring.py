@@ -153,13 +153,13 @@ class Monitoring:
         if session is None:
             return self._nothing_to_stop()
         self.end("stopped")
-        return session_answer(session, f"monitoring stopped: {totals(session.counts())}")
+        return session_answer(session, f"monitoring stopped: {totals(session)}")
 
     def _nothing_to_stop(self) -> Answer:
         given_up, self._given_up = self._given_up, None
         if given_up is None:
             return Answer(True, "monitoring does not run in this process; nothing to stop")
-        text = f"monitoring had ended by itself: {self.problem}; {totals(given_up.counts())}"
+        text = f"monitoring had ended by itself: {self.problem}; {totals(given_up)}"
         return replace(session_answer(given_up, text), ok=False)
 
     # --- between commands -----------------------------------------------------------------

@@ -60,7 +60,7 @@ def status_row(
     running_id = streams.id_of(process, status.session_id)
     session_id = running_id or process.session_id
     stream = streams.get(session_id) if session_id else None
-    counts = status.counts
+    counts = (stream.final_counts if stream else None) or status.counts
     alive = process.life is Life.LIVE
     silent_s = max(0.0, now_s - process.last_seen_s)
     state = ProcessState.WAITING if trainers else status.state

@@ -47,7 +47,8 @@ class ScriptedDaemon:
     """Greets, keeps what it receives, and sends what the test says.
 
     ``acknowledging`` decides whether stream messages are acknowledged as they come, ``refuses``
-    whether a message is answered by a refusal instead.
+    whether a message is answered by a refusal instead. ``minor`` is the minor version of the
+    protocol that it says it speaks.
     """
 
     def __init__(self, directory: Path, heartbeat_s: float = 0.2) -> None:
@@ -55,6 +56,7 @@ class ScriptedDaemon:
         self.received: list[Envelope] = []
         self.acknowledging = True
         self.refuses: Callable[[Message], Message | None] = lambda _: None
+        self.minor = PROTOCOL_MINOR
         self._heartbeat_s = heartbeat_s
         self._keys = KeyPair.generate()
         self._context: zmq.Context[Any] | None = None
@@ -119,7 +121,8 @@ class ScriptedDaemon:
         elif self.acknowledging and hasattr(message, "seq"):
             answer = Acknowledged(message.session_id, message.seq)
         if answer is not None:
-            router.send_multipart([self._route, *encode(answer)])
+            header = {**msgpack.unpackb(encode(answer)[0]), "v": [PROTOCOL_MAJOR, self.minor]}
+            router.send_multipart([self._route, msgpack.packb(header)])
 
     def send(self, message: Message, message_id: str = "") -> None:
         self._outbox.send_multipart(encode(message, message_id))

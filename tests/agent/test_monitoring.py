@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from msmon.bus.messages import GapReport, SessionNote
+from msmon.agent.link.uplink import KEPT_BYTES
+from msmon.bus.messages import GapReport, SessionNote, WindowSoFar
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 
 RECORDS_ON_DEMAND = """
@@ -61,6 +63,69 @@ def test_without_export_only_windows_are_sent(daemon, job):
     windows = daemon.windows_of(answer.session_id)
     assert [window.index for window in windows] == list(range(len(windows)))
     assert sum(window.received.get("Kernel", 0) for window in windows) == 100
+
+
+def test_the_daemon_hears_each_second_what_the_open_window_holds(daemon, job, wait_for):
+    started = job(RECORDS_ON_DEMAND)
+    daemon.await_hello()
+    session_id = daemon.command("monitor.start", kinds="Kernel", report_interval_s=60.0).session_id
+    for total in (100, 300):
+        record(started, ActivityKind.Kernel, total - (100 if total > 100 else 0))
+        wait_for(
+            lambda total=total: (
+                [window.kept for window in daemon.of_type(WindowSoFar)][-1:] == [{"Kernel": total}]
+            ),
+            f"a window with {total} kernels so far",
+        )
+    told = daemon.of_type(WindowSoFar)
+    assert {(window.session_id, window.index) for window in told} == {(session_id, 0)}
+    assert daemon.windows_of(session_id) == []
+    daemon.command("monitor.stop")
+    daemon.await_closed()
+    assert [window.kept for window in daemon.windows_of(session_id)] == [{"Kernel": 300}]
+    assert daemon.received[-1].message.TYPE != "window-so-far"
+
+
+def test_an_older_daemon_is_not_told_what_it_would_refuse(daemon, job):
+    daemon.minor = 0
+    started = job(RECORDS_ON_DEMAND)
+    daemon.await_hello()
+    daemon.command("monitor.start", kinds="Kernel", report_interval_s=60.0)
+    record(started, ActivityKind.Kernel, 100)
+    daemon.await_status(lambda status: status.counts.received.get("Kernel") == 100, "the records")
+    daemon.await_status(lambda status: status.flush_age_s > 0.5, "another second")
+    assert daemon.of_type(WindowSoFar) == []
+    daemon.command("monitor.stop")
+    assert daemon.await_closed().end.counts.received == {"Kernel": 100}
+
+
+BURST = """
+msmon.init(rank=0)
+holding = ctypes.PyDLL(double._name)
+stopped()
+holding.double_record(ctypes.c_uint32(KERNEL), ctypes.c_uint64(2_000_000))
+print("recorded", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_burst_that_exceeds_the_uplink_waits_in_its_buffers_and_nothing_is_lost(
+    daemon, job, wait_for
+):
+    """The GIL is held meanwhile, so all buffers are full when they are first looked at."""
+    started = job(BURST)
+    daemon.await_hello()
+    session_id = daemon.command("monitor.start", kinds="Kernel", ship_records=True).session_id
+    assert 2_000_000 * DTYPES[ActivityKind.Kernel].itemsize > 1.5 * KEPT_BYTES
+    started.line()
+    assert started.output() == "recorded"
+    wait_for(lambda: daemon.records_of(session_id) > 1_000_000, "half of the records")
+    answer = daemon.command("monitor.stop")
+    assert "2000000 records recorded = 2000000 sent" in answer.text
+    counts = daemon.await_closed().end.counts
+    assert (counts.received, counts.drops) == ({"Kernel": 2_000_000}, {})
+    assert daemon.records_of(session_id) == 2_000_000
+    assert sum(window.kept["Kernel"] for window in daemon.windows_of(session_id)) == 2_000_000
 
 
 def test_a_filter_keeps_matching_records_only(daemon, job):

@@ -25,7 +25,7 @@ from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, encode_texts
-from msmon.sessions import SessionEnd
+from msmon.sessions import Counts, SessionEnd
 
 KERNEL = int(ActivityKind.Kernel)
 
@@ -194,6 +194,21 @@ def test_an_export_reports_its_files_and_drops(daemon, agent, wait_for):
     lines = sum(len(path.read_text().splitlines()) for path in directory.rglob("*.jsonl"))
     assert lines >= 3
     assert daemon.row(11).files == reply.rows[0].files
+
+
+def test_after_its_end_a_session_has_the_counts_of_its_end(daemon, agent, wait_for):
+    """The last heartbeat may be older: a job ends between two of them."""
+    daemon.start()
+    one = agent(11)
+    one.open_session("s")
+    one.send(Status("monitoring", session_id="s", counts=Counts({"Kernel": 5}, {"Kernel": 4})))
+    wait_for(lambda: daemon.row(11).received == {"Kernel": 5}, "the heartbeat")
+    final = Counts({"Kernel": 9}, {"Kernel": 7}, drops={"uplink": 2})
+    one.send(SessionClosed("s", 2, SessionEnd(5, "exit", final)))
+    one.send(Goodbye("exit"))
+    wait_for(lambda: daemon.row(11).received == {"Kernel": 9}, "the final counts")
+    row = daemon.row(11)
+    assert (row.kept, row.drops, row.state) == ({"Kernel": 7}, {"uplink": 2}, "ended")
 
 
 def test_versions_of_both_sides(daemon):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -50,6 +51,9 @@ class Session:
     def stop(self) -> None:
         reply = self.job.command("stop")
         assert reply.outcome == "ok", reply
+        assert len(reply.rows) == len(self.job.living)
+        for row in reply.rows:
+            check_account(row.text)
         self.job.await_states("idle")
 
     def await_records(self, count: int) -> None:
@@ -126,6 +130,20 @@ def totals(events: Counter[Event]) -> Operators:
         duration_ns = event.end_ns - event.start_ns
         result[event.kind, event.name] = (count + times, total_ns + times * duration_ns)
     return result
+
+
+def check_account(text: str) -> None:
+    """Check that the numbers add up that a stop tells of one process.
+
+    Example: "monitoring stopped: 9 records recorded = 7 sent + 2 filtered out; jsonl: 7 written".
+    """
+    recorded, *outputs = re.sub(r"; \d+ ranges still open", "", text).split("; ")
+    total, *parts = map(int, re.findall(r"(\d+) (?:records|sent|filtered)", recorded))
+    assert total == sum(parts)
+    assert [output.partition(":")[0] for output in outputs] == ["jsonl", "sqlite"]
+    for output in outputs:
+        assert sum(map(int, re.findall(r"(\d+) written", output))) == parts[0], text
+        assert "not written" not in output
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

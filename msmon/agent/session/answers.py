@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msmon.accounts import recorded_account
 from msmon.bus.messages import Answer
 from msmon.records.kinds import format_kinds
-from msmon.sessions import Counts, DropStage, alarming_drops
 
 if TYPE_CHECKING:
     from msmon.agent.session.session import MonitoringSession
@@ -26,15 +26,6 @@ def session_answer(session: MonitoringSession, text: str) -> Answer:
     return Answer(True, text, "", session.session_id)
 
 
-def totals(counts: Counts) -> str:
-    """Return records received, kept and dropped; lost ones that nobody counted are "unknown".
-
-    Ranges that were open at the end are told apart: a step is always under way somewhere.
-    """
-    drops = alarming_drops(counts.drops).values()
-    known = sum(number for number in drops if number is not None)
-    unknown = " and an unknown number" if None in drops else ""
-    received, kept = sum(counts.received.values()), sum(counts.kept.values())
-    text = f"{received} records received, {kept} kept, {known}{unknown} dropped"
-    still_open = counts.drops.get(DropStage.OPEN)
-    return f"{text}, {still_open} ranges still open" if still_open else text
+def totals(session: MonitoringSession) -> str:
+    """Return what became of the records of a session."""
+    return recorded_account(session.counts(), session.settings.ship_records)

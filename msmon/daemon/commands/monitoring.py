@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Union
 
+from msmon.accounts import sent, written_account
 from msmon.bus.messages import MonitorRequest
 from msmon.bus.rows import AnswerRow
 from msmon.bus.words import MONITORING_ACTIONS, AgentAction, MonitorAction
@@ -217,7 +218,8 @@ class Monitoring(Commands[MonitorRequest]):
         remaining_s = max(0.0, deadline_s - time.monotonic())
         session_id = row.session_id or ""
         complete = await self._streams.written(session_id, remaining_s)
-        row = dataclasses.replace(row, files=list(self._outputs.files(session_id)))
+        files = list(self._outputs.files(session_id))
+        row = dataclasses.replace(row, text=row.text + self._written(session_id), files=files)
         problem = self._outputs.problem(session_id)
         if problem:
             text = f"{row.text}; its records can't be written: {problem}"
@@ -226,3 +228,12 @@ class Monitoring(Commands[MonitorRequest]):
         if not complete:
             return dataclasses.replace(row, text=f"{row.text}; its outputs are still being written")
         return row
+
+    def _written(self, session_id: str) -> str:
+        """Return what each output of records has made of a session that ended."""
+        stream = self._streams.get(session_id)
+        counts = stream.final_counts if stream else None
+        if counts is None or not stream or not stream.session.settings.ship_records:
+            return ""
+        accounts = self._outputs.accounts(session_id)
+        return "".join(f"; {written_account(account, sent(counts))}" for account in accounts)

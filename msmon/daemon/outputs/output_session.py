@@ -68,6 +68,10 @@ class OutputSession:
     block: Block | None = None
     closing_at_s: float = 0.0
     """When the end arrived that is still to be written; 0: none did."""
+    written: int = 0
+    """Records that are durable, of those that came to this daemon."""
+    continued: bool = False
+    """Whether an earlier daemon had written a part of it."""
     drops: Drops = field(default_factory=dict)
     """Records dropped here for good, per stage."""
     scheduled: bool = False
@@ -145,6 +149,7 @@ class OutputSession:
         was ended before it could answer, but after it had committed.
         """
         self.generation = generation
+        self.continued |= not self.was_open and opened.written_seq > 0
         self.was_open = True
         self.files = opened.files
         self.written_seq = self.handed_seq = opened.written_seq

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from msmon.accounts import OutputAccount
 from msmon.bus.rows import OutputRow
 from msmon.daemon.access.owners import Owner, owner_directory
 from msmon.daemon.access.shares import Shares
@@ -170,6 +171,11 @@ class Outputs:
     def drops(self, session_id: str) -> Drops:
         """Records of a session that outputs dropped so far, summed per stage."""
         return merged_drops(*(output.drops(session_id) for output in self._of(session_id)))
+
+    def accounts(self, session_id: str) -> list[OutputAccount]:
+        """What each output of records has done with those of a session."""
+        outputs = self._of(session_id)
+        return [output.account(session_id) for output in outputs if output.wants_records]
 
     def files(self, session_id: str) -> tuple[str, ...]:
         """Absolute paths of the files written for a session."""

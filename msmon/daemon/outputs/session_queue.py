@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from msmon.accounts import OutputAccount
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import (
@@ -119,6 +120,15 @@ class SessionQueue(abc.ABC):
         with self.changed:
             session = self.sessions.get(session_id)
             return session.counted_drops if session else {}
+
+    def account(self, session_id: str) -> OutputAccount:
+        """What became of the records of a session in this output so far."""
+        with self.changed:
+            session = self.sessions.get(session_id)
+            if session is None:
+                return OutputAccount(self.name)
+            drops = session.counted_drops
+            return OutputAccount(self.name, session.written, drops, session.continued)
 
     def files(self, session_id: str) -> tuple[str, ...]:
         """Absolute paths of the files of a session."""

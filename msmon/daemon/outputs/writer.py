@@ -247,6 +247,7 @@ class SessionWriter:
                 if isinstance(delivery, BatchDelivery):
                     kind = ActivityKind(delivery.kind).name
                     self.written[kind] = added(self.written.get(kind, 0), delivery.count)
+                    session.written = added(session.written, delivery.count)
             self._queue.hold(session, session.size_bytes - before_bytes)
             if session.waiting:
                 self._queue.schedule(session)

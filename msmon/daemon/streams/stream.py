@@ -12,7 +12,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.process import Process
 from msmon.errors import CommandRefused
-from msmon.sessions import Drops, SessionInfo, merged_drops
+from msmon.sessions import Counts, Drops, SessionEnd, SessionInfo, merged_drops
 
 MAX_ID_CHARACTERS = 48
 """An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
@@ -41,6 +41,8 @@ class Stream:
     closed_s: float = 0.0
     refused: bool = False
     """Nothing of it is taken; ``problem`` says why."""
+    end: SessionEnd | None = None
+    """How it ended, with its final counts; None while it is open."""
     drops: Drops = field(default_factory=dict)
     """What the daemon lost of it before it came to the outputs."""
 
@@ -52,6 +54,11 @@ class Stream:
     def owner(self) -> Owner:
         """Whose data it is."""
         return owner_of(self.process.peer)
+
+    @property
+    def final_counts(self) -> Counts | None:
+        """What its agent counted when it ended; None where that is not known."""
+        return self.end.counts if self.end is not None and self.end.counts != Counts() else None
 
     def continue_with(self, process: Process) -> None:
         """Go on with a process that says it is the one of this stream.

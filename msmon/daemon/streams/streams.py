@@ -215,6 +215,7 @@ class Streams:
         owner = {"owner": stream.process.peer.owner}
         _log.info("%s is back: its session goes on", stream.process.label, extra=owner)
         stream.lost = stream.closed = False
+        stream.end = None
         self._open(stream)
 
     def _hand_over(
@@ -229,6 +230,7 @@ class Streams:
         stream.lose(lost_in(message, delivery))
         if isinstance(delivery, Closing):
             stream.closed, stream.closed_s = True, time.monotonic()
+            stream.end = delivery.end
         self._outputs.put(delivery)
 
     def committed(self, session_id: str, seq: int) -> None:
@@ -295,4 +297,5 @@ class Streams:
         if status is not None and status.session_id == stream.agent_id:
             end = dataclasses.replace(end, counts=status.counts)
         stream.closed, stream.lost, stream.closed_s = True, True, now_s
+        stream.end = end
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
