@@ -38,7 +38,8 @@ def test_a_session_goes_on_after_the_daemon_was_killed(registered: Job):
     assert (found.rank, found.settings.kinds) == (0, "Kernel")
     stopped = registered.msmon("npu-monitor", "stop")
     assert stopped.returncode == 0
-    assert "0 dropped" in stopped.stdout
+    assert " in windows" in stopped.stdout
+    assert "dropped" not in stopped.stdout
 
 
 def test_each_way_to_reach_nobody_has_its_own_message(job: Job):

@@ -85,7 +85,9 @@ def test_the_walk_through_of_the_readme_writes_exactly_the_matching_records(
         for row in truth
         if row["kind"] == "Kernel" and "MatMul" in row["name"]
     }
-    assert f"{sum(written.values())} kept, 0 dropped" in done.stdout
+    count = sum(written.values())
+    assert f" records recorded = {count} sent + " in done.stdout
+    assert f"; jsonl: {count} written\n" in done.stdout
 
 
 def run_python(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
