@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("loads_the_machine")
-
 BY_USER = [
     "flood_hellos",
     "flood_sessions",

@@ -6,8 +6,6 @@ import pytest
 
 from msmon.agent.ranks.evidence import start_time
 
-pytestmark = pytest.mark.xdist_group("loads_the_machine")
-
 
 @pytest.mark.parametrize("role", ["", "agent", "viewer"])
 def test_nobody_takes_a_live_rank_over(victim, attack, role):

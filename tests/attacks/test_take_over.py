@@ -9,8 +9,6 @@ import pytest
 
 from msmon.agent.ranks.evidence import start_time
 
-pytestmark = pytest.mark.xdist_group("loads_the_machine")
-
 HEARTBEAT_S = 2.0
 """The default: a rank is lost after 8 s, and its session stays open for 10 s more."""
 ROLES = ["", "agent"]
