@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("floods")
+
 BY_USER = [
     "flood_hellos",
     "flood_sessions",

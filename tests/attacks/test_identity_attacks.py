@@ -6,6 +6,8 @@ import pytest
 
 from msmon.agent.ranks.evidence import start_time
 
+pytestmark = pytest.mark.xdist_group("identity_attacks")
+
 
 @pytest.mark.parametrize("role", ["", "agent", "viewer"])
 def test_nobody_takes_a_live_rank_over(victim, attack, role):

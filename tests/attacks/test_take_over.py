@@ -9,6 +9,8 @@ import pytest
 
 from msmon.agent.ranks.evidence import start_time
 
+pytestmark = pytest.mark.xdist_group("take_over")
+
 HEARTBEAT_S = 2.0
 """The default: a rank is lost after 8 s, and its session stays open for 10 s more."""
 ROLES = ["", "agent"]

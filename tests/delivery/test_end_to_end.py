@@ -19,6 +19,8 @@ from exports import Database, Event, JsonLines, databases
 from fixtures.shared_memory import shared_memory_files
 from job import ALL_KINDS, Job, Operators, Rank, wait_for
 
+pytestmark = pytest.mark.xdist_group("end_to_end")
+
 SIMULATION = "rate=6000,step_ms=100,preload=1,seed=5"
 RECORDS = 4_000
 """For each rank: enough for several flushes, windows and commits."""
