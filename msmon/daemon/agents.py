@@ -14,7 +14,7 @@ from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.identity import confirmed
 from msmon.daemon.access.roles import REGISTERS
 from msmon.daemon.commands.commander import Commander
-from msmon.daemon.process import Process
+from msmon.daemon.process import Life, Process
 from msmon.daemon.registry import Registry
 from msmon.daemon.streams.losses import STREAM_TYPES, unreadable
 from msmon.daemon.streams.streams import Streams
@@ -123,10 +123,15 @@ class Agents:
         self._registry.goodbye(process, time.monotonic())
         self._commander.gone(process)
 
-    def expire(self, now_s: float, lost_after_s: float) -> None:
-        """Notice the processes that have been silent for ``lost_after_s``."""
+    def expire(self, now_s: float) -> None:
+        """Notice the processes that have said nothing for too long."""
         for process in self._registry.expire(now_s):
             owner = {"owner": process.peer.owner}
-            _log.warning("%s is lost: silent for %.0f s", process.label, lost_after_s, extra=owner)
+            silent_s = now_s - process.last_seen_s
+            if process.life is Life.SILENT:
+                text = "%s runs and has said nothing for %.0f s"
+                _log.warning(text, process.label, silent_s, extra=owner)
+                continue
+            _log.warning("%s is lost: silent for %.0f s", process.label, silent_s, extra=owner)
             self._commander.gone(process)
         self._streams.expire(now_s)

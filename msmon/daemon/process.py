@@ -17,8 +17,11 @@ class Life(enum.Enum):
     """Whether a registered process still lives."""
 
     LIVE = "live"
+    SILENT = "silent"
+    """It says nothing, but it is there. Example: a call of native code that keeps Python's lock for
+    30 s. Its sessions stay open, and commands wait for it."""
     LOST = "lost"
-    """It fell silent; it may come back."""
+    """It fell silent and is gone, or cut off; it may come back."""
     ENDED = "ended"
     """It said goodbye."""
 
@@ -49,6 +52,11 @@ class Process:
     """When it registered first."""
     stepped_s: float = -math.inf
     """When it made its last step; minus infinity: none was seen."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives, as far as anybody can see."""
+        return self.life in (Life.LIVE, Life.SILENT)
 
     @property
     def key(self) -> str:

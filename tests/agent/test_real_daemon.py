@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,3 +105,41 @@ def test_a_killed_rank_is_lost_and_leaves_nothing_behind(real_daemon, job, wait_
     started.process.kill()
     wait_for(lambda: getattr(real_daemon.row(), "state", "") == "lost", "loss", 12.0)
     assert shared_memory_files() <= before
+
+
+HOLDS_LOCK = """
+msmon.init(rank=2)
+record_for_ever(KERNEL, 5000)
+sys.stdin.readline()
+ctypes.PyDLL(None).usleep(ctypes.c_uint(4_000_000))  # PyDLL keeps Python's lock meanwhile
+sys.stdin.read()
+double.double_stop_recording()
+"""
+
+
+def test_a_rank_whose_native_code_keeps_the_lock_is_silent_and_keeps_its_one_file(
+    real_daemon, job, tmp_path, wait_for
+):
+    """The hold lasts five times as long as the silence after which a rank counted as lost."""
+
+    def state() -> str:
+        return getattr(real_daemon.row(), "state", "")
+
+    started = job(HOLDS_LOCK)
+    wait_for(lambda: state() == "idle", "registration")
+    out = tmp_path / "out"
+    fields = {"kinds": "Kernel", "log_file": str(out), "export_type": "DB"}
+    assert real_daemon.request(MonitorRequest("start", fields)).outcome == "ok"
+    started.line()
+    wait_for(lambda: state() == "silent", "silence")
+    answer = real_daemon.request(MonitorRequest("update", {"report_interval_s": 5}, timeout_s=1.0))
+    assert "runs and has said nothing for" in answer.rows[0].text
+    wait_for(lambda: state() == "monitoring", "the rank to speak again")
+    stopped = real_daemon.request(MonitorRequest("stop"))
+    assert stopped.outcome == "ok", stopped
+    (path,) = out.glob("*.db")
+    assert stopped.rows[0].files == [str(path)]
+    kept = wait_for(lambda: real_daemon.row().state == "idle" and real_daemon.row().kept, "counts")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (rows,) = database.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()
+    assert rows == kept["Kernel"] > 5000

@@ -23,7 +23,7 @@ from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import Closing, Delivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.process import Life, Process
+from msmon.daemon.process import Process
 from msmon.daemon.streams.admission import approved_settings, require_room
 from msmon.daemon.streams.from_wire import delivery_of
 from msmon.daemon.streams.losses import (
@@ -271,7 +271,7 @@ class Streams:
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
                     self._forget(stream)
-            elif process.life is not Life.LIVE and now_s - process.gone_s > self._grace_s:
+            elif not process.is_there and now_s - process.gone_s > self._grace_s:
                 self._close_lost(stream, now_s)
 
     def _forget(self, stream: Stream) -> None:
@@ -287,7 +287,7 @@ class Streams:
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
         for stream in self._streams.values():
-            if not stream.closed and stream.process.life is not Life.LIVE:
+            if not stream.closed and not stream.process.is_there:
                 self._close_lost(stream, time.monotonic())
 
     def _close_lost(self, stream: Stream, now_s: float) -> None:
