@@ -64,17 +64,25 @@ class Agents:
         if hello.process is not None:
             if peer.role not in REGISTERS:
                 raise CommandRefused(f"{peer.name} may not register processes")
-            self._register(route, peer, hello, hello.process)
+            self._register(route, peer, hello, hello.process, message_id)
         self._send(route, self._welcome, message_id)
 
     def _register(
-        self, route: bytes, peer: Peer, hello: messages.Hello, claim: ProcessInfo
+        self,
+        route: bytes,
+        peer: Peer,
+        hello: messages.Hello,
+        claim: ProcessInfo,
+        agent_id: str,
     ) -> None:
         former = self._registry.of_route(route)
         carrier = hello.role == "carrier"
         info = confirmed(claim, peer, carrier, self._welcome.host)
         now_s = time.monotonic()
         process = self._registry.register(info, peer, route, hello.version, now_s, carrier)
+        if agent_id and process.agent_id not in ("", agent_id):
+            self._streams.end_replaced(process)
+        process.agent_id = agent_id
         if process is not former:
             _log.info(
                 "%s registered, %s, msmon %s",

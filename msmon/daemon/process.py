@@ -48,6 +48,8 @@ class Process:
     """The last session that it opened."""
     carrier: bool = False
     """A helper process of a framework speaks for the process, which may have no agent."""
+    agent_id: str = ""
+    """Message id of its hello; another agent in the same process has another one."""
     since_s: float = 0.0
     """When it registered first."""
     stepped_s: float = -math.inf

@@ -143,3 +143,36 @@ def test_a_rank_whose_native_code_keeps_the_lock_is_silent_and_keeps_its_one_fil
     with contextlib.closing(sqlite3.connect(path)) as database:
         (rows,) = database.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()
     assert rows == kept["Kernel"] > 5000
+
+
+EXECUTES = """
+msmon.init(rank=2)
+record_for_ever(KERNEL, 1000)
+sys.stdin.readline()
+with open("/proc/self/cmdline") as words:
+    program = words.read().split(chr(0))[2]
+os.execv(sys.executable, [sys.executable, "-c", program])
+"""
+
+
+def test_a_program_that_execv_replaces_leaves_no_session_open(real_daemon, job, tmp_path, wait_for):
+    """Pid and start time stay the same, so only the agent's hello tells the programs apart."""
+
+    def is_idle() -> bool:
+        return getattr(real_daemon.row(), "state", "") == "idle"
+
+    started = job(EXECUTES)
+    for number in range(2):
+        wait_for(is_idle, f"registration {number}")
+        fields = {"kinds": "Kernel", "log_file": str(tmp_path / f"out{number}")}
+        assert real_daemon.request(MonitorRequest("start", fields)).outcome == "ok"
+        started.line()
+    for number in range(2):
+        (path,) = (tmp_path / f"out{number}").glob("*.db")
+        wait_for(lambda: end_of(path) == "replaced", f"the end of session {number}")  # noqa: B023
+
+
+def end_of(database: Path) -> str:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        query = "SELECT value FROM META_DATA WHERE name = 'msmon_session_end'"
+        return str(next(iter(connection.execute(query)), [""])[0])

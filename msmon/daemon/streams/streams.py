@@ -36,7 +36,7 @@ from msmon.daemon.streams.losses import (
 from msmon.daemon.streams.openings import Openings
 from msmon.daemon.streams.stream import Stream, daemon_id
 from msmon.errors import CommandRefused, MsmonError
-from msmon.sessions import LOST_END, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import LOST_END, REPLACED_END, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -284,6 +284,13 @@ class Streams:
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
 
+    def end_replaced(self, process: Process) -> None:
+        """Close what a process has open whose program was replaced by another one (``execv``)."""
+        now_s = time.monotonic()
+        for stream in self._streams.values():
+            if stream.process is process and not stream.closed:
+                self._close_for(stream, now_s, REPLACED_END)
+
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
         for stream in self._streams.values():
@@ -291,11 +298,16 @@ class Streams:
                 self._close_lost(stream, time.monotonic())
 
     def _close_lost(self, stream: Stream, now_s: float) -> None:
+        self._close_for(stream, now_s, LOST_END)
+        stream.lost = True
+
+    def _close_for(self, stream: Stream, now_s: float, reason: str) -> None:
+        """Close a session in the place of its agent."""
         status = stream.process.status
         silent_s = now_s - stream.process.last_seen_s
-        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), LOST_END)
+        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), reason)
         if status is not None and status.session_id == stream.agent_id:
             end = dataclasses.replace(end, counts=status.counts)
-        stream.closed, stream.lost, stream.closed_s = True, True, now_s
+        stream.closed, stream.closed_s = True, now_s
         stream.end = end
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
