@@ -150,6 +150,8 @@ class Link:
             self._begin()
             while not self._finished(connection):
                 self._turn(connection)
+            for frames in self._uplink.take_last_words():
+                connection.send_frames(frames)
             connection.send(Goodbye("exit"))
             connection.leave(LEAVING_LIMIT_MS)
 
