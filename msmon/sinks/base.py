@@ -92,8 +92,7 @@ class Sink(abc.ABC):
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
     """Options taken after ``NAME:``; checked before ``__init__`` gets them as keywords."""
     WANTS_RECORDS: ClassVar[bool] = False
-    """Whether ``write_records`` is to be called. If so, a message is acknowledged to the training
-    process only after this sink has committed it."""
+    """Whether ``write_records`` is to be called."""
     WANTS_WINDOWS: ClassVar[bool] = True
     """Whether ``write_window`` is to be called."""
     OWN_PROCESS: ClassVar[bool] = False

@@ -222,7 +222,7 @@ class Monitoring(Commands[MonitorRequest]):
         row = dataclasses.replace(row, text=row.text + self._written(session_id), files=files)
         problem = self._outputs.problem(session_id)
         if problem:
-            text = f"{row.text}; its records can't be written: {problem}"
+            text = f"{row.text}; it can't be written: {problem}"
             next_step = "mend that soon: after a minute what is not written is given up and counted"
             return dataclasses.replace(row, ok=False, text=text, next_step=next_step)
         if not complete:

@@ -68,10 +68,14 @@ class BatchDelivery(_InSession):
 
 @dataclass(frozen=True)
 class WindowDelivery(_InSession):
-    """A window of statistics. ``payload``: the frames of ``Window.to_frames``."""
+    """A window of statistics. ``payload``: the frames of ``Window.to_frames``.
+
+    ``found_here``: the daemon closed it, because the process is gone. It has no number of its own.
+    """
 
     header: WindowHeader
     payload: tuple[bytes, ...]
+    found_here: bool = False
 
     @property
     def size_bytes(self) -> int:

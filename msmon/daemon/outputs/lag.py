@@ -1,6 +1,6 @@
 """What keeps a session from being written: when it is tried again, and who waits for it.
 
-An agent hears that a message is safe when every output that takes records holds it. So one output
+An agent hears that a message is safe when every output of its session holds it. So one output
 that hangs would keep the acknowledgements of all others from the agent, whose memory is bounded:
 in the end it would drop what they could have written. Three cases:
 
@@ -11,14 +11,15 @@ in the end it would drop what they could have written. Three cases:
 In each case the others of the session wait for it for ``HOLD_UP_S``. Then it is left behind: what
 waits for it counts as dropped there, and is acknowledged once the others hold it. It is still kept,
 within the bound of the queue. What the output does write in the end counts as dropped no longer.
-Where a session has no other output nobody waits, and the agent keeps what it can.
+Where a session has no other output nobody waits, and the agent keeps what it can. So it is for the
+only output of records: those of windows wait for it until the agent stops to send.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from msmon.daemon.outputs.delivery import Delivery, loss_of
+from msmon.daemon.outputs.delivery import Delivery, WindowDelivery, loss_of
 from msmon.sessions import Drops, DropStage
 
 FIRST_RETRY_S = 0.1
@@ -50,8 +51,8 @@ class Block:
 
     since_s: float
     reason: str
-    retry_delay_s: float = FIRST_RETRY_S
-    hung_delay_s: float = HUNG_RETRY_S
+    retry_delay_s: float = field(default_factory=lambda: FIRST_RETRY_S)
+    hung_delay_s: float = field(default_factory=lambda: HUNG_RETRY_S)
 
     def next_delay_s(self, hung: bool) -> float:
         """Return how long to wait now, and let the next wait be longer."""
@@ -101,7 +102,8 @@ class Lag:
 
     def settled(self, delivery: Delivery) -> None:
         """Note that a delivery has become durable, or is counted as dropped for good."""
-        if delivery.seq <= self.until_seq:
+        without_number = isinstance(delivery, WindowDelivery) and delivery.found_here
+        if delivery.seq <= self.until_seq and not without_number:
             self._count(delivery, -1)
 
     @property

@@ -35,7 +35,7 @@ from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.daemon.outputs.writer import SessionWriter
 from msmon.errors import MsmonError, SinkError
 from msmon.sessions import DropStage, merged_drops
-from msmon.sinks.base import Sink
+from msmon.sinks.base import ResumableSink, Sink
 
 IDLE_S = 30.0
 """A process without open sessions is ended after this time."""
@@ -70,7 +70,8 @@ class Output(SessionQueue):
     ) -> None:
         unwanted: list[type] = [] if sink_class.WANTS_RECORDS else [BatchDelivery]
         unwanted += [] if sink_class.WANTS_WINDOWS else [WindowDelivery]
-        super().__init__(sink_class.NAME, owner, tuple(unwanted), queue_bytes)
+        resumable = issubclass(sink_class, ResumableSink)
+        super().__init__(sink_class.NAME, owner, tuple(unwanted), queue_bytes, resumable)
         self.wants_records = sink_class.WANTS_RECORDS
         self._options = sink_class.options_in_force(options, os.environ)
         self._host: SinkHost

@@ -43,9 +43,14 @@ class OutputSession:
     owner: Owner
     answer: Callable[[OpenAnswer], None] | None
     """Called once with the outcome of the first attempt to open it."""
+    resumable: bool = False
+    """Whether the sink says what an earlier daemon has written. If so, and nothing is, the stream
+    must begin with its second message: the first one is the opening."""
     waiting: deque[Delivery] = field(default_factory=deque)
     handed: deque[Delivery] = field(default_factory=deque)
     """What the sink has taken since the last commit."""
+    in_hand: Delivery | None = None
+    """The first of ``waiting`` while the sink is being given it: nothing may join it."""
     size_bytes: int = 0
     """Of both."""
     taken_seq: int = 1
@@ -74,6 +79,8 @@ class OutputSession:
     """Whether an earlier daemon had written a part of it."""
     drops: Drops = field(default_factory=dict)
     """Records dropped here for good, per stage."""
+    owed: list[Delivery] = field(default_factory=list)
+    """Gaps of what was given up before there was a file. They are written if it comes back."""
     scheduled: bool = False
     """Whether the queue has it among those that are to be looked at."""
 
@@ -121,8 +128,11 @@ class OutputSession:
         """
         self.taken_seq = max(self.taken_seq, delivery.seq)
         self.closing_at_s = time.monotonic() if isinstance(delivery, Closing) else 0.0
-        last = self.waiting[-1] if self.waiting else None
         before_bytes = self.size_bytes
+        owed, self.owed = self.owed, []
+        self.waiting.extend(owed)
+        self.size_bytes += sum(item.size_bytes for item in owed)
+        last = self.waiting[-1] if self.waiting else None
         if self.lag.behind:
             self.lag.acknowledged(delivery)
         if isinstance(delivery, Skipped) and self._can_join(last, delivery):
@@ -136,9 +146,10 @@ class OutputSession:
     def _can_join(self, last: Delivery | None, following: Skipped) -> bool:
         """Whether one is to stand for both.
 
-        Not where a commit may have reached just the first of them: see :meth:`opened`.
+        Not where the sink is being given the first of them, and not where a commit may have reached
+        just that one: see :meth:`opened`.
         """
-        if not isinstance(last, Skipped) or last.seq == self.uncertain_seq:
+        if not isinstance(last, Skipped) or last is self.in_hand or last.seq == self.uncertain_seq:
             return False
         return last.can_join(following) or len(self.waiting) > MANY_WAITING
 
@@ -152,7 +163,8 @@ class OutputSession:
         self.continued |= not self.was_open and opened.written_seq > 0
         self.was_open = True
         self.files = opened.files
-        self.written_seq = self.handed_seq = opened.written_seq
+        self.written_seq = opened.written_seq
+        self.handed_seq = max(opened.written_seq, 1 if self.resumable else 0)
         self.taken_seq = max(self.taken_seq, opened.written_seq)
         self.uncertain_seq = 0
         self._take_back_drops()
@@ -176,7 +188,8 @@ class OutputSession:
 
         An end is given in any case: the sink may have to close its files once more.
         """
-        return isinstance(delivery, Closing) or delivery.seq > self.written_seq
+        found_here = isinstance(delivery, WindowDelivery) and delivery.found_here
+        return found_here or isinstance(delivery, Closing) or delivery.seq > self.written_seq
 
     def take_next(self) -> Delivery | None:
         """Return what the sink is to be given next, None: nothing for now.
@@ -198,10 +211,12 @@ class OutputSession:
             self.drops = merged_drops(self.drops, {DropStage.SINK: None})
             self.waiting.appendleft(GapDelivery(self.id, begins_seq - 1, gap, found_here=True))
             self.handed_seq = begins_seq - 1
-        return self.waiting[0]
+        self.in_hand = self.waiting[0]
+        return self.in_hand
 
     def handed_over(self, delivery: Delivery) -> None:
         """Note that the sink has taken the first of ``waiting``."""
+        self.in_hand = None
         self.handed.append(self.waiting.popleft())
         self.handed_seq = max(self.handed_seq, delivery.seq)
 
@@ -210,6 +225,7 @@ class OutputSession:
 
         A gap takes its place. If the sink can't write that either, nothing but the place is left.
         """
+        self.in_hand = None
         first = self.waiting.popleft()
         self.waiting.appendleft(
             Skipped(self.id, first.seq, first.first_seq)
@@ -222,7 +238,7 @@ class OutputSession:
 
     def take_back(self) -> None:
         """Have all given again that the sink took since the last commit: it has forgotten it."""
-        self.generation = -1
+        self.generation, self.in_hand = -1, None
         self.waiting.extendleft(reversed(self.handed))
         self.handed.clear()
 
@@ -260,6 +276,7 @@ class OutputSession:
             kept = isinstance(delivery, Closing) and delivery is pending[-1]
             self.append(delivery if kept else self.dropped(delivery, stage, reason))
         if not self.was_open or not pending or not isinstance(pending[-1], Closing):
+            self.owed = [item for item in self.waiting if isinstance(item, Skipped)]
             self.waiting.clear()
             self.lag.nothing_waits()
             self.block, self.size_bytes = None, 0

@@ -2,7 +2,7 @@
 
 A session goes to every output that the daemon was started with, and to the export that
 its settings ask for: one output per owner and file format, with the owner's rights. What all
-its record-taking outputs hold is acknowledged to the agent.
+its outputs hold is acknowledged to the agent.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Outputs:
             outputs = self._routes.get(delivery.session_id, ())
         for output in outputs:
             output.put(delivery)
-        if not any(output.wants_records for output in outputs):
+        if not outputs:
             self._on_commit(delivery.session_id, delivery.seq)
 
     def check(self, now_s: float) -> None:
@@ -157,7 +157,7 @@ class Outputs:
             routes = [item for item in self._routes.items() if len(item[1]) > 1]
         for session_id, outputs in routes:
             for output in outputs:
-                held_up_s = output.held_up_s(session_id, now_s) if output.wants_records else 0.0
+                held_up_s = output.held_up_s(session_id, now_s)
                 if held_up_s > HOLD_UP_S and _others_wait(output, outputs, session_id):
                     output.leave_behind(session_id)
 
@@ -182,10 +182,8 @@ class Outputs:
         return tuple(path for output in self._of(session_id) for path in output.files(session_id))
 
     def problem(self, session_id: str) -> str:
-        """Why the records of a session can't be written at the moment; "" when they can."""
-        problems = (
-            output.problem(session_id) for output in self._of(session_id) if output.wants_records
-        )
+        """Why not all of a session can be written at the moment; "" when it can."""
+        problems = (output.problem(session_id) for output in self._of(session_id))
         return next(filter(None, problems), "")
 
     def status(self) -> list[OutputRow]:
@@ -237,17 +235,15 @@ class Outputs:
 
     def _grown(self, session_id: str) -> None:
         """An output holds more of a session than before."""
-        safe = [
-            output.safe_seq(session_id) for output in self._of(session_id) if output.wants_records
-        ]
+        safe = [output.safe_seq(session_id) for output in self._of(session_id)]
         if safe:
             self._on_commit(session_id, min(safe))
 
 
 def _others_wait(slow: Output, outputs: tuple[Output, ...], session_id: str) -> bool:
-    """Whether an output holds more of a session than another one that holds up its stream.
+    """Whether another output has written more of a session than one that holds up its stream.
 
-    One of windows only waits once the agent has stopped to send.
+    One of windows only is not in need before the agent stops to send: until then it gets all.
     """
     if slow.is_heavy(session_id):
         return True

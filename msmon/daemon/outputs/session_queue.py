@@ -48,10 +48,16 @@ class SessionQueue(abc.ABC):
     The broker's loop adds sessions, deliveries and errands; the output's thread takes them. All
     fields are guarded by ``changed``. Methods without a word on the lock take it themselves and may
     be called from any thread. ``unwanted``: types of deliveries that the sink does not want.
+    ``resumable``: the sink goes on where an earlier daemon ended.
     """
 
     def __init__(
-        self, name: str, owner: Owner | None, unwanted: tuple[type, ...], queue_bytes: int
+        self,
+        name: str,
+        owner: Owner | None,
+        unwanted: tuple[type, ...],
+        queue_bytes: int,
+        resumable: bool,
     ) -> None:
         self.name = name
         self.owner = owner
@@ -68,6 +74,7 @@ class SessionQueue(abc.ABC):
         """Since when the sink has not answered (monotonic); the output's thread writes it."""
         self._unwanted = unwanted
         self._queue_bytes = queue_bytes
+        self._resumable = resumable
         self._shares: Shares | None = None
         self._due: dict[str, list[tuple[float, int, OutputSession]]] = {}
         """Owner → heap of its sessions to look at, by time; each is here at most once. The owner
@@ -90,7 +97,7 @@ class SessionQueue(abc.ABC):
         """Begin a session, or go on with one that was closed; ``answer`` is called once."""
         with self.changed:
             known = self.sessions.setdefault(
-                session.session_id, OutputSession(session, owner, None)
+                session.session_id, OutputSession(session, owner, None, self._resumable)
             )
             known.answer = answer
             known.closing_at_s = 0.0  # its end, if that is still to be written, was not the last

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msmon.daemon.access.approvals import Approvals
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.process import Process
 from msmon.daemon.streams.stream import Stream, owner_of, writes_anywhere
 from msmon.errors import CommandRefused
@@ -22,6 +23,25 @@ def require_room(process: Process, streams: Iterable[Stream]) -> None:
     running = [item for item in streams if item.process is process and not item.closed]
     if len(running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
         raise CommandRefused(f"{process.label} has too many open sessions")
+
+
+def take_share(
+    owner: str, shares: Shares, streams: Iterable[Stream], forget: Callable[[Stream], None]
+) -> None:
+    """Count a session against its owner; one that ended longest ago is forgotten to make room.
+
+    Raises ShareUsedUp where the owner has too many that are open.
+    """
+    if shares.try_take(owner, Resource.SESSIONS):
+        return
+    ended = [
+        stream
+        for stream in streams
+        if stream.closed and not stream.refused and stream.process.peer.owner == owner
+    ]
+    if ended:
+        forget(min(ended, key=lambda stream: stream.closed_s))
+    shares.take(owner, Resource.SESSIONS)
 
 
 def approved_settings(

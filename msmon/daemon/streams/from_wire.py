@@ -43,7 +43,7 @@ def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
     if isinstance(message, Records):
         return _records_delivery(message, payload)
     if isinstance(message, WindowReport):
-        if _is_too_large(payload):
+        if is_too_large(payload):
             reason = "a window of statistics has too many rows"
             kept = dict(message.kept)
             gap = Gap(DropStage.WINDOWS, message.start_ns, message.end_ns, kept, reason)
@@ -58,7 +58,8 @@ def delivery_of(message: Message, payload: tuple[bytes, ...]) -> Delivery:
     return Closing(message.session_id, message.seq, message.end)
 
 
-def _is_too_large(payload: tuple[bytes, ...]) -> bool:
+def is_too_large(payload: tuple[bytes, ...]) -> bool:
+    """Whether the frames of a window are more than a daemon takes."""
     if sum(map(len, payload)) > MAX_WINDOW_BYTES:
         return True
     return len(payload) == WINDOW_FRAMES and exceeds_bounds(payload[0], payload[-1])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
+from msmon.daemon.outputs.delivery import WindowDelivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.process import Process
 from msmon.errors import CommandRefused
@@ -45,6 +46,11 @@ class Stream:
     """How it ended, with its final counts; None while it is open."""
     drops: Drops = field(default_factory=dict)
     """What the daemon lost of it before it came to the outputs."""
+
+    so_far: WindowDelivery | None = None
+    """What its agent has told of the window that is open."""
+    reported_window: int = -1
+    """Index of the newest window that has come as a whole."""
 
     def lose(self, drops: Drops) -> None:
         """Count what the daemon has lost of it."""

@@ -17,14 +17,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from msmon.bus.messages import SessionOpened
+from msmon.bus.messages import SessionOpened, WindowReport, WindowSoFar
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import Closing, Delivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.process import Process
-from msmon.daemon.streams.admission import approved_settings, require_room
+from msmon.daemon.process import Life, Process
+from msmon.daemon.streams.admission import approved_settings, require_room, take_share
 from msmon.daemon.streams.from_wire import delivery_of
 from msmon.daemon.streams.losses import (
     MAX_REFUSED_PER_PROCESS,
@@ -34,9 +34,10 @@ from msmon.daemon.streams.losses import (
     refused_in,
 )
 from msmon.daemon.streams.openings import Openings
+from msmon.daemon.streams.running_windows import RunningWindows
 from msmon.daemon.streams.stream import Stream, daemon_id
 from msmon.errors import CommandRefused, MsmonError
-from msmon.sessions import LOST_END, REPLACED_END, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import LOST_END, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Streams:
         self._keep_closed_s = keep_closed_s
         self._streams: dict[str, Stream] = {}
         self._openings = Openings()
+        self._windows = RunningWindows(self._shares)
 
     def get(self, session_id: str) -> Stream | None:
         """Return a stream that is open, or was until a short while ago."""
@@ -95,6 +97,12 @@ class Streams:
         elif (stream := self._awaiting(stream, message)) is not None:
             renamed = dataclasses.replace(message, session_id=stream.session.session_id)
             self._hand_over(stream, message, delivery_of(renamed, tuple(payload)))
+
+    def keep_so_far(self, process: Process, message: WindowSoFar, payload: Sequence[bytes]) -> None:
+        """Keep what an agent tells of its open window; nothing happens without its session."""
+        stream = self._stream_of(process, message.session_id)
+        if stream is not None:
+            self._windows.keep(stream, message, payload)
 
     def pass_over(self, process: Process, message: Unreadable) -> None:
         """Take a message that can't be read as a loss, so that its stream goes on after it.
@@ -141,7 +149,7 @@ class Streams:
         try:
             require_room(process, self._streams.values())
             settings = message.settings.checked()
-            self._take_share(process.peer.owner)
+            take_share(process.peer.owner, self._shares, self._streams.values(), self._forget)
         except MsmonError as error:
             self._refuse(process, message.session_id, message.start_ns, error.message)
             return
@@ -173,22 +181,6 @@ class Streams:
         self._streams[session_id] = stream
         process.session_id = session_id
         self._opened(stream, CommandRefused(f"the daemon refused the session: {reason}"))
-
-    def _take_share(self, owner: str) -> None:
-        """Count a session against its owner; one that ended longest ago makes room.
-
-        Raises ShareUsedUp where the owner has too many that are open.
-        """
-        if self._shares.try_take(owner, Resource.SESSIONS):
-            return
-        ended = [
-            stream
-            for stream in self._streams.values()
-            if stream.closed and not stream.refused and stream.process.peer.owner == owner
-        ]
-        if ended:
-            self._forget(min(ended, key=lambda stream: stream.closed_s))
-        self._shares.take(owner, Resource.SESSIONS)
 
     def _open(self, stream: Stream) -> None:
         def done(result: OpenAnswer) -> None:
@@ -228,7 +220,10 @@ class Streams:
             self.committed(stream.session.session_id, delivery.seq)
             return
         stream.lose(lost_in(message, delivery))
+        if isinstance(message, WindowReport):
+            self._windows.reported(stream, message)
         if isinstance(delivery, Closing):
+            self._windows.forget(stream)
             stream.closed, stream.closed_s = True, time.monotonic()
             stream.end = delivery.end
         self._outputs.put(delivery)
@@ -271,7 +266,7 @@ class Streams:
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
                     self._forget(stream)
-            elif not process.is_there and now_s - process.gone_s > self._grace_s:
+            elif process.life is not Life.LIVE and now_s - process.gone_s > self._grace_s:
                 self._close_lost(stream, now_s)
 
     def _forget(self, stream: Stream) -> None:
@@ -284,30 +279,21 @@ class Streams:
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
 
-    def end_replaced(self, process: Process) -> None:
-        """Close what a process has open whose program was replaced by another one (``execv``)."""
-        now_s = time.monotonic()
-        for stream in self._streams.values():
-            if stream.process is process and not stream.closed:
-                self._close_for(stream, now_s, REPLACED_END)
-
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
         for stream in self._streams.values():
-            if not stream.closed and not stream.process.is_there:
+            if not stream.closed and stream.process.life is not Life.LIVE:
                 self._close_lost(stream, time.monotonic())
 
     def _close_lost(self, stream: Stream, now_s: float) -> None:
-        self._close_for(stream, now_s, LOST_END)
-        stream.lost = True
-
-    def _close_for(self, stream: Stream, now_s: float, reason: str) -> None:
-        """Close a session in the place of its agent."""
         status = stream.process.status
         silent_s = now_s - stream.process.last_seen_s
-        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), reason)
+        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), LOST_END)
         if status is not None and status.session_id == stream.agent_id:
             end = dataclasses.replace(end, counts=status.counts)
-        stream.closed, stream.closed_s = True, now_s
+        stream.closed, stream.lost, stream.closed_s = True, True, now_s
         stream.end = end
+        if stream.so_far is not None:
+            self._outputs.put(dataclasses.replace(stream.so_far, seq=stream.last_seq))
+            self._windows.forget(stream)
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))

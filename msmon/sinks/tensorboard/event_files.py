@@ -40,14 +40,16 @@ _DATA_CRC_BYTES = 4
 class RunHistory:
     """What the newest event file with data tells about a run.
 
-    ``session`` is the word in its name that stands for the session that wrote it, ``last_step`` and
-    ``last_window`` are those of its last event (-1: unknown), ``tags`` all its tags.
+    ``session`` is the word in its name that stands for the session that wrote it, ``last_step``,
+    ``last_window`` and ``last_end_s`` (its end) are those of its last event (-1: unknown), ``tags``
+    all its tags.
     ``newest_second`` is in the name of the newest file of all.
     """
 
     session: str = ""
     last_step: int = -1
     last_window: int = -1
+    last_end_s: float = -1.0
     tags: set[str] = field(default_factory=set)
     newest_second: int = 0
 
@@ -64,6 +66,7 @@ def read_history(run_directory: Path) -> RunHistory:
             if event.HasField("summary"):
                 history.last_step = event.step
                 history.last_window = _window_of(event)
+                history.last_end_s = event.wall_time
                 history.tags.update(value.tag for value in event.summary.value)
         if history.tags:
             history.session = path.name.rpartition(".")[2]

@@ -113,6 +113,10 @@ def _run_name(device_id: int) -> str:
     return "host" if device_id == HOST_DEVICE_ID else f"device_{device_id}"
 
 
+SAME_END_S = 1e-3
+"""Ends of a window that differ by no more than this are one: a file has them as floats."""
+
+
 class _Run:
     """One TensorBoard run: its file, its steps, and the operators that have tags."""
 
@@ -122,19 +126,30 @@ class _Run:
         self._step = history.last_step
         continued = history.session == session_word(session_id)
         self._written_window = history.last_window if continued else -1
+        self._written_end_s = history.last_end_s
         self._operators = _Admission(top, history)
         tags = (tag.partition("/") for tag in history.tags)
         self._domains = {rest for kind, _, rest in tags if kind == ActivityKind.Marker.name}
         self._domains.discard(OTHER_NAME)
 
     def write(self, window: Window, rows: list[int], extra: Scalars) -> None:
-        if window.index <= self._written_window:
-            return  # it is written: sent again after a restart, or after another run failed
+        if self._has(window):
+            return
         scalars = {**self._totals(window, rows), **self._operator_scalars(window, rows), **extra}
         step = window.step if window.step >= 0 else self._step + 1
         self._file.append(window.index, window.end_ns, step, scalars)
         self._step = step
-        self._written_window = window.index
+        self._written_window, self._written_end_s = window.index, window.end_ns / 1e9
+
+    def _has(self, window: Window) -> bool:
+        """Whether a window is written: it comes again after a restart, or where another run failed.
+
+        One that ends later than it did before is new. So it is where a process seemed to be gone,
+        and the daemon closed its window early. Its point then follows that of the first part.
+        """
+        if window.index != self._written_window:
+            return window.index < self._written_window
+        return window.end_ns / 1e9 <= self._written_end_s + SAME_END_S
 
     def _totals(self, window: Window, rows: list[int]) -> Scalars:
         totals: Scalars = {}

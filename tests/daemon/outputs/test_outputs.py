@@ -122,13 +122,13 @@ def test_the_files_told_are_those_that_exist(
         assert sorted(files) == [str(path) for path in exist]
 
 
-def test_a_session_without_export_is_acknowledged_at_once(
+def test_a_window_is_acknowledged_when_the_output_of_windows_has_it(
     broker: Broker, session: Any, tmp_path: Path
 ) -> None:
     assert broker.open(session(tmp_path, log_file="")) == ()
     header = WindowHeader(index=0, start_ns=0, end_ns=10**9)
     broker.outputs.put(WindowDelivery("session-0", 2, header, (b"", b"", b"")))
-    assert broker.acknowledged == {"session-0": 2}
+    broker.wait("session-0", 2)
 
 
 def test_an_output_of_the_daemon_takes_every_session(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,15 @@ from msmon.bus.messages import (
     SessionOpened,
     Status,
     WindowReport,
+    WindowSoFar,
 )
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
-from msmon.daemon.outputs.delivery import Closing, NoteDelivery
+from msmon.daemon.outputs.delivery import Closing, NoteDelivery, WindowDelivery
 from msmon.daemon.process import Life, Process
-from msmon.daemon.streams.admission import MAX_OPEN_SESSIONS_PER_PROCESS
 from msmon.daemon.streams.from_wire import MAX_WINDOW_BYTES
 from msmon.daemon.streams.losses import unreadable
 from msmon.daemon.streams.streams import Streams
@@ -183,14 +182,71 @@ def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
     assert (close.seq, close.end.reason, close.end.counts) == (2, "lost", Counts({"Kernel": 7}))
 
 
-def test_sessions_of_a_program_that_was_replaced_are_closed_and_make_room(setting):
+def so_far(index: int, kernels: int) -> WindowSoFar:
+    return WindowSoFar("s", index, 1, 2, step=4, kept={"Kernel": kernels})
+
+
+def windows(setting) -> list[tuple[int, int]]:
+    return [
+        (call.header.index, call.header.kept["Kernel"])
+        for call in setting.outputs.calls
+        if isinstance(call, WindowDelivery)
+    ]
+
+
+def lose(setting, process) -> None:
+    process.life, process.gone_s = Life.LOST, 0.0
+    setting.streams.expire(1_000.0)
+
+
+def test_the_open_window_of_a_lost_process_is_closed_with_what_it_held(setting):
     process = setting.process()
-    for number in range(MAX_OPEN_SESSIONS_PER_PROCESS + 1):
-        setting.take(process, dataclasses.replace(opened(), session_id=f"s{number}"))
-        setting.streams.end_replaced(process)
-    closes = [call for call in setting.outputs.calls if isinstance(call, Closing)]
-    assert len(closes) == MAX_OPEN_SESSIONS_PER_PROCESS + 1
-    assert {close.end.reason for close in closes} == {"replaced"}
+    setting.take(process, opened(), window(2))
+    for held in (so_far(1, 5), so_far(1, 8)):
+        setting.streams.keep_so_far(process, held, (b"", b"", b""))
+    assert windows(setting) == [(0, 3)]
+    lose(setting, process)
+    assert setting.outputs.names() == ["Opened", "WindowDelivery", "WindowDelivery", "Closing"]
+    assert windows(setting) == [(0, 3), (1, 8)]
+    assert setting.acknowledged == [1]
+
+
+def test_a_window_that_came_as_a_whole_replaces_what_was_told_of_it(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.keep_so_far(process, so_far(0, 2), ())
+    setting.take(process, window(2))
+    setting.streams.keep_so_far(process, so_far(0, 2), ())  # it was late
+    lose(setting, process)
+    assert windows(setting) == [(0, 3)]
+
+
+def test_what_is_told_of_a_window_may_overtake_the_report_of_the_one_before(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.keep_so_far(process, so_far(1, 2), ())
+    setting.take(process, window(2))
+    lose(setting, process)
+    assert windows(setting) == [(0, 3), (1, 2)]
+
+
+def test_a_session_that_ends_leaves_no_open_window(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.keep_so_far(process, so_far(0, 2), ())
+    setting.take(process, SessionClosed("s", 2, SessionEnd(9, "stopped")))
+    setting.streams.keep_so_far(process, so_far(1, 2), ())
+    lose(setting, process)
+    assert windows(setting) == []
+
+
+def test_an_open_window_that_is_too_large_is_not_kept(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    setting.streams.keep_so_far(process, so_far(0, 2), (bytes(MAX_WINDOW_BYTES + 1),))
+    setting.streams.keep_so_far(process, WindowSoFar("other", 0, 1, 2), ())
+    lose(setting, process)
+    assert windows(setting) == []
 
 
 def test_a_lost_session_goes_on_when_its_process_is_back(setting):
