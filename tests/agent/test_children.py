@@ -67,3 +67,26 @@ def test_a_daemon_that_does_not_know_the_parent_is_told_less(daemon, job):
     assert daemon.await_hello(2).process.started_by
     child = daemon.await_hello(3).process
     assert (child.pid, child.started_by) == (int(started.output()), "")
+
+
+FORKS_AT_THE_TOP = """
+from msmon.agent import autostart
+autostart.start()  # as msmon-autostart.pth does before the script
+child = os.fork()
+if child == 0:
+    stopped()
+    for _ in range(3):
+        msmon.step()
+    sys.stdin.read()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_script_that_forks_at_its_top_and_trains_in_the_child(daemon, job):
+    started = job(FORKS_AT_THE_TOP, MSMONITOR_USE_DAEMON="1", RANK="0", LOCAL_RANK="0")
+    parent = daemon.await_hello().process
+    assert parent.pid == started.process.pid
+    started.line()
+    child = daemon.await_hello(2).process
+    assert (child.rank, child.started_by) == (0, f"{parent.pid}:{parent.start_time}")
