@@ -12,7 +12,7 @@ asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msmon.ffi.decode import decode
@@ -25,6 +25,7 @@ from msmon.recording.holder import (
     take_subscription,
 )
 from msmon.recording.lost_records import LostRecords
+from msmon.recording.subscription import DISABLED_DOMAINS, Subscription
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import Drops, DropStage
@@ -32,10 +33,6 @@ from msmon.sessions import Drops, DropStage
 if TYPE_CHECKING:
     from msmon.ffi.arena import BufferArena, CompletedBuffer
     from msmon.ffi.mspti import Mspti
-
-DISABLED_DOMAINS = ("communication",)
-"""Marker domains switched off while recording, as msMonitor does: one long marker per
-collective, which the Communication kind reports better."""
 
 
 def _any_buffer(size_bytes: int) -> bool:
@@ -57,20 +54,19 @@ class Recorder:
         self.buffers_read = 0
         self._mspti = mspti
         self._arena = arena
-        self._subscription: int | None = None
         self._enabled: set[ActivityKind] = set()
         self._enabled_ever: set[ActivityKind] = set()
         self.losses = LostRecords(arena, self._enabled_ever)
         """Of the recording that runs, or of the last one."""
-        self._disabled_domains: tuple[str, ...] = ()
         self._calls = MsptiCalls()
+        self._subscription = Subscription(mspti, arena, self._calls)
         self._early = EarlyRecords()
         self._first_order = 0
 
     @property
     def active(self) -> bool:
         """Whether this recorder holds the subscription."""
-        return self._subscription is not None
+        return self._subscription.held
 
     @property
     def enabled_kinds(self) -> frozenset[ActivityKind]:
@@ -120,13 +116,13 @@ class Recorder:
         """
         take_subscription(self)
         try:
-            self._subscribe()
+            self._subscription.take()
         except CALL_ERRORS:
             give_subscription_back()
             raise
         self._discard_leftovers()
         self._reset_counters()
-        self._disable_domains(disabled_domains)
+        self._subscription.disable_domains(disabled_domains)
         return self.change_kinds(kinds)
 
     def change_kinds(self, kinds: frozenset[ActivityKind]) -> dict[str, str]:
@@ -196,9 +192,9 @@ class Recorder:
             return
         self._disable_all()
         yield from self.batches(before_each)
-        self._unsubscribe()
+        self._subscription.end()
         yield from self.batches(before_each)
-        self._enable_domains()
+        self._subscription.enable_domains()
         self._give_way()
 
     def ending_with_process(
@@ -220,8 +216,8 @@ class Recorder:
         if not self.active:
             return
         self._disable_all()
-        self._unsubscribe()
-        self._enable_domains()
+        self._subscription.end()
+        self._subscription.enable_domains()
         for buffer in self._arena.completed():
             records = self._discard(buffer)
             if buffer.order >= self._first_order:
@@ -237,33 +233,14 @@ class Recorder:
         """Whether no call into MSPTI runs and none can begin."""
         return self._calls.are_over
 
-    def _subscribe(self) -> None:
-        handle = self._calls.make("msptiSubscribe", self._mspti.subscribe)
-        try:
-            self._calls.make(
-                "msptiActivityRegisterCallbacks",
-                self._mspti.register_callbacks,
-                self._arena.request_address,
-                self._arena.complete_address,
-            )
-        except CALL_ERRORS:
-            self._calls.attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
-            raise
-        self._subscription = handle
-
     def _disable_all(self) -> None:
         for kind in sorted(self._enabled):
             self._disable(kind)
         self._calls.attempt("msptiActivityFlushAll", self._mspti.flush_all)
 
-    def _unsubscribe(self) -> None:
-        handle = self._subscription
-        self._calls.attempt("msptiUnsubscribe", self._mspti.unsubscribe, handle)
-        self._calls.attempt("msptiActivityFlushAll", self._mspti.flush_all)
-
     def _give_way(self) -> None:
         """Let another recorder have the subscription."""
-        self._subscription = None
+        self._subscription.forget()
         give_subscription_back()
 
     def _discard_leftovers(self) -> None:
@@ -282,23 +259,6 @@ class Recorder:
         self._enabled_ever = set()
         self.losses = LostRecords(self._arena, self._enabled_ever)
         self._calls.problems.clear()
-
-    def _disable_domains(self, domains: Iterable[str]) -> None:
-        self._disabled_domains = tuple(domains)
-        for name in self._disabled_domains:
-            self._calls.attempt(
-                f"msptiActivityDisableMarkerDomain({name})",
-                self._mspti.disable_marker_domain,
-                name,
-            )
-
-    def _enable_domains(self) -> None:
-        for name in self._disabled_domains:
-            self._calls.attempt(
-                f"msptiActivityEnableMarkerDomain({name})",
-                self._mspti.enable_marker_domain,
-                name,
-            )
 
     def _disable(self, kind: ActivityKind) -> None:
         self._calls.attempt(f"msptiActivityDisable({kind.name})", self._mspti.disable, kind)
