@@ -240,6 +240,8 @@ class Gap:
 
 LOST_END = "lost"
 """Reason of an end that the daemon wrote because the process vanished. It may come back."""
+REPLACED_END = "replaced"
+"""Reason of an end that the daemon wrote because another program runs in the process (execv)."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from msmon.agent.ranks import this_process as process
 from msmon.agent.steps import sources as step_sources
 from msmon.agent.steps.counter import MAX_STEP, StepCounter
 from msmon.agent.steps.import_watch import ImportWatch
+from msmon.agent.tracing import job_profilers
 from msmon.errors import UsageError
 from msmon.recording import holder
 from msmon.threads import Lock
@@ -135,7 +136,8 @@ def watch_steps() -> None:
     """Take steps from the frameworks that this process has imported or will import."""
     global _watch
     if _watch is None:
-        _watch = step_sources.watch(_steps, AgentLog.from_environment(os.environ).write)
+        report = AgentLog.from_environment(os.environ).write
+        _watch = step_sources.watch(_steps, report, job_profilers.shared.on_import)
         _watch.start()
 
 
@@ -204,6 +206,7 @@ def _drop_in_child() -> None:
         _agent = None
         _steps.at_boundary = _before_agent
         holder.announce_traces(None)  # a trace of the parent does not run here
+        job_profilers.shared.forget_traces()
 
 
 _steps.at_boundary = _before_agent

@@ -72,7 +72,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """A→D, C→D. First message on every connection. ``process`` is None for a client."""
+    """A→D, C→D. First message on every connection. ``process`` is None for a client.
+
+    All hellos of one agent have the same message id. When the process says hello with another one,
+    another program runs in it (``execv``), and what the former one had open is over.
+    """
 
     TYPE = "hello"
     version: Word

@@ -120,15 +120,18 @@ def seen_below(root: Path, path: Path) -> Path:
 def peer_uid(descriptor: int) -> int | None:
     """Return the user at the other end of a connected Unix socket.
 
-    None when the descriptor is no such socket, or no longer.
+    None when the descriptor is no such socket, or no longer. It is libzmq's, which may have closed
+    it, and by now the number may be that of a file of the job. So it is only looked at, and no copy
+    is made: a copy that stays open keeps the job's file, and closing one gives up the job's locks
+    on it (fcntl(2)).
     """
     with contextlib.suppress(OSError):
         # not socket.fromfd: a job may have replaced that class by one for greenlets
-        connection = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(descriptor))
+        connection = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
         try:
             data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         finally:
-            connection.close()
+            connection.detach()
         pid, uid, _ = _CREDENTIALS.unpack(data)
         return int(uid) if pid or uid == 0 else None
     return None

@@ -28,8 +28,10 @@ class ProcessState(Vocabulary):
     """A framework's helper takes commands for ranks without an agent."""
     UNKNOWN = "unknown"
     """No heartbeat has come yet; or nothing is known of what was asked for."""
+    SILENT = "silent"
+    """It says nothing, but it runs: native code keeps Python's lock, or it is stopped."""
     LOST = "lost"
-    """It fell silent."""
+    """It fell silent and is gone, or cut off."""
     ENDED = "ended"
     """It said goodbye."""
 

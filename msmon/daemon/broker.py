@@ -23,6 +23,7 @@ from msmon.bus.messages import Message, Refused, Welcome
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.audit import AuditLog
 from msmon.daemon.access.authentication import Authenticator, Peer
+from msmon.daemon.access.identity import still_runs
 from msmon.daemon.access.roles import COMMANDS
 from msmon.daemon.access.shares import Shares
 from msmon.daemon.agents import FROM_AGENTS, Agents
@@ -90,7 +91,9 @@ class Broker:
 
     def _make_services(self, facts: DaemonFacts, shares: Shares) -> None:
         """Make the parts that act on messages."""
-        registry = Registry(self._timing.lost_after_s, self._timing.keep_gone_s, shares)
+        timing = self._timing
+        registry = Registry(timing.lost_after_s, timing.keep_gone_s, shares, self._is_there)
+        self._registry = registry
         commander = Commander(self._command)
         monitoring = Monitoring(
             registry, self._streams, self._outputs, self._approvals, commander, facts.host
@@ -258,6 +261,18 @@ class Broker:
         troubles = self._refused_messages + self._connections.cut_off + self._transport.failures
         return troubles, self._authenticator.refused_count
 
+    def _is_there(self, process: Process) -> bool:
+        """Whether a process that says nothing still runs: by /proc, else by its connection.
+
+        libzmq keeps the connection alive on a thread of its own, which needs no lock of Python.
+        """
+        runs = still_runs(process.info, process.peer)
+        return self._connections.is_open(process.route) if runs is None else runs
+
+    def _speaks_for_a_process(self, connection: Connection) -> bool:
+        process = self._registry.of_route(connection.route)
+        return process is not None and process.is_there
+
     def _command(self, process: Process, command: messages.Command, command_id: str) -> bool:
         return self._transport.send(process.route, command, command_id)
 
@@ -284,8 +299,8 @@ class Broker:
         self._check_handle = self._loop.call_later(self._timing.check_interval_s, self._check)
         self._transport.receive()  # First: a message that waits proves that its sender lives.
         now_s = time.monotonic()
-        self._agents.expire(now_s, self._timing.lost_after_s)
-        self._connections.check(now_s)
+        self._agents.expire(now_s)
+        self._connections.check(now_s, self._speaks_for_a_process)
         if self._allow_list_changes != self._authenticator.allow_list.changes:
             self._hang_up_revoked()
         if self._refreshing is None or self._refreshing.done():

@@ -176,8 +176,12 @@ class Connections:
             self._barred_until_s[owner] = self._now_s + BARRED_S
             self.hang_up(connection, "its owner has used up the share of the loop's time", owner)
 
-    def check(self, now_s: float) -> None:
-        """Hang up on connections that are silent for too long.
+    def is_open(self, route: bytes) -> bool:
+        """Whether a connection with this routing id is there, and nobody hung up on it."""
+        return any(item.route == route and not item.ended for item in self._known.values())
+
+    def check(self, now_s: float, stays: Callable[[Connection], bool] = lambda _: False) -> None:
+        """Hang up on connections that are silent for too long, unless ``stays`` says no.
 
         While memory grows, also on those that send a message that never ends.
         """
@@ -187,7 +191,7 @@ class Connections:
         for connection in list(self._known.values()):
             silent_s = now_s - connection.heard_s
             limit_s = SILENCE_LIMIT_S if connection.route else FIRST_WORD_LIMIT_S
-            if silent_s > limit_s and not connection.waiting:
+            if silent_s > limit_s and not connection.waiting and not stays(connection):
                 self.hang_up(connection, f"no message for {silent_s:.0f} s")
             elif (
                 grown_bytes > GROWTH_LIMIT_BYTES

@@ -17,8 +17,11 @@ class Life(enum.Enum):
     """Whether a registered process still lives."""
 
     LIVE = "live"
+    SILENT = "silent"
+    """It says nothing, but it is there. Example: a call of native code that keeps Python's lock for
+    30 s. Its sessions stay open, and commands wait for it."""
     LOST = "lost"
-    """It fell silent; it may come back."""
+    """It fell silent and is gone, or cut off; it may come back."""
     ENDED = "ended"
     """It said goodbye."""
 
@@ -45,10 +48,17 @@ class Process:
     """The last session that it opened."""
     carrier: bool = False
     """A helper process of a framework speaks for the process, which may have no agent."""
+    agent_id: str = ""
+    """Message id of its hello; another agent in the same process has another one."""
     since_s: float = 0.0
     """When it registered first."""
     stepped_s: float = -math.inf
     """When it made its last step; minus infinity: none was seen."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives, as far as anybody can see."""
+        return self.life in (Life.LIVE, Life.SILENT)
 
     @property
     def key(self) -> str:

@@ -1,7 +1,8 @@
 """The processes that said hello, and whether they still live.
 
-A process that falls silent is "lost", and one that said goodbye is "ended". Both stay visible
-for a while, so that a question about them has an answer. Times are on the monotonic clock, which
+A process that says nothing is "silent" while it is there, and "lost" when it is not; one that said
+goodbye is "ended". What is lost or has ended stays visible for a while, so that a question about
+it has an answer. Times are on the monotonic clock, which
 nobody can set back. The owner is part of what identifies a process. So a user can never register
 or continue the process of another user.
 """
@@ -9,6 +10,7 @@ or continue the process of another user.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from msmon.bus.messages import Status
 from msmon.bus.words import ProcessState
@@ -34,10 +36,21 @@ MAX_OF_ONE_PID = 4
 
 
 class Registry:
-    """All processes, by identity and by connection. The broker's loop writes its state."""
+    """All processes, by identity and by connection. The broker's loop writes its state.
 
-    def __init__(self, lost_after_s: float, keep_gone_s: float, shares: Shares) -> None:
+    ``is_there`` tells of a process that says nothing whether it still runs. It is asked after
+    ``lost_after_s``.
+    """
+
+    def __init__(
+        self,
+        lost_after_s: float,
+        keep_gone_s: float,
+        shares: Shares,
+        is_there: Callable[[Process], bool] = lambda _: False,
+    ) -> None:
         self._shares = shares
+        self._is_there = is_there
         self._lost_after_s = lost_after_s
         self._keep_gone_s = keep_gone_s
         self._by_key: dict[str, Process] = {}
@@ -89,13 +102,13 @@ class Registry:
         A process that is being monitored or traced does not make room: it must hear of the stop.
         """
         idle = process.status is not None and process.status.state == ProcessState.IDLE
-        if process.carrier or process.life is not Life.LIVE or not idle:
+        if process.carrier or not process.is_there or not idle:
             return []
         started = self._started_by.get(as_starter(process), {}).values()
         return [
             child
             for child in started
-            if child.life is Life.LIVE and process.stepped_s < child.since_s < child.stepped_s
+            if child.is_there and process.stepped_s < child.since_s < child.stepped_s
         ]
 
     def _is_needed(self, process: Process) -> bool:
@@ -118,7 +131,7 @@ class Registry:
 
     def live(self) -> list[Process]:
         """Return the processes that can be commanded."""
-        return [process for process in self.all() if process.life is Life.LIVE]
+        return [process for process in self.all() if process.is_there]
 
     def of_route(self, route: bytes) -> Process | None:
         """Return the process behind a connection."""
@@ -149,7 +162,7 @@ class Registry:
             known = self._add(new)
         elif known.peer.credential != peer.credential:
             raise CommandRefused(f"{known.label} is registered by {known.peer.name}")
-        elif known.life is Life.LIVE and _is_older(route, known.route):
+        elif known.is_there and _is_older(route, known.route):
             raise CommandRefused(f"{known.label} has said hello on a newer connection")
         former = self._by_route.get(route)
         if former is not None and former is not known:
@@ -172,7 +185,7 @@ class Registry:
             gone = [
                 item
                 for item in self._by_key.values()
-                if item.life is not Life.LIVE and item.peer.owner == owner
+                if not item.is_there and item.peer.owner == owner
             ]
             if gone:
                 self._remove(min(gone, key=lambda item: item.gone_s))
@@ -192,7 +205,7 @@ class Registry:
         registered = self._of_pid.get((peer.owner, peer.pid), {})
         if len(registered) < MAX_OF_ONE_PID:
             return
-        gone = [item for item in registered.values() if item.life is not Life.LIVE]
+        gone = [item for item in registered.values() if not item.is_there]
         if not gone:
             raise CommandRefused(f"process {peer.pid} has registered {MAX_OF_ONE_PID} already")
         self._remove(min(gone, key=lambda item: item.gone_s))
@@ -240,9 +253,9 @@ class Registry:
             process.stepped_s = process.last_seen_s - status.step_age_s
 
     def heard(self, process: Process, now_s: float) -> None:
-        """Note a sign of life. A lost process that speaks again is live again."""
+        """Note a sign of life. A silent or lost process that speaks again is live again."""
         process.last_seen_s = now_s
-        if process.life is Life.LOST:
+        if process.life in (Life.SILENT, Life.LOST):
             process.life = Life.LIVE
 
     def goodbye(self, process: Process, now_s: float) -> None:
@@ -253,22 +266,32 @@ class Registry:
             self._remove(process)
 
     def expire(self, now_s: float) -> list[Process]:
-        """Return the processes that became lost since the last call. Forget those long gone."""
+        """Return the processes that became silent or lost since the last call.
+
+        Forgets those that are long gone.
+        """
         stall_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
         if stall_s > self._lost_after_s / 2:  # The daemon itself was stopped, not the agents.
             for process in self._by_key.values():
                 process.last_seen_s += stall_s
-        lost = []
+        changed = []
         for process in list(self._by_key.values()):
-            if process.life is Life.LIVE and now_s - process.last_seen_s > self._lost_after_s:
-                process.life, process.gone_s = Life.LOST, now_s
-                lost.append(process)
-            elif process.life is not Life.LIVE and (
-                process.carrier or now_s - process.gone_s > self._keep_gone_s
-            ):
+            if process.is_there:
+                if now_s - process.last_seen_s > self._lost_after_s:
+                    before = process.life
+                    self._judge(process, now_s)
+                    changed += [process] if process.life is not before else []
+            elif process.carrier or now_s - process.gone_s > self._keep_gone_s:
                 self._remove(process)
-        return lost
+        return changed
+
+    def _judge(self, process: Process, now_s: float) -> None:
+        """Find out what has become of a process that says nothing."""
+        if not process.carrier and self._is_there(process):
+            process.life = Life.SILENT
+        else:
+            process.life, process.gone_s = Life.LOST, now_s
 
     def _forget_route(self, process: Process) -> None:
         """Forget the connection of a process, unless it is another's by now."""

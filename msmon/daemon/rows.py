@@ -61,9 +61,11 @@ def status_row(
     session_id = running_id or process.session_id
     stream = streams.get(session_id) if session_id else None
     counts = (stream.final_counts if stream else None) or status.counts
-    alive = process.life is Life.LIVE
+    alive = process.is_there
     silent_s = max(0.0, now_s - process.last_seen_s)
     state = ProcessState.WAITING if trainers else status.state
+    if process.life is Life.SILENT:
+        state = ProcessState.SILENT
     row = StatusRow(
         **identity(process, peer),
         state=state if alive else ProcessState(process.life.value),
@@ -76,7 +78,7 @@ def status_row(
         files=list(outputs.files(session_id)) if stream else [],
         last_seen_s=round(silent_s, 3),
         step=status.step,
-        step_age_s=_step_age_s(status, 0.0 if alive else silent_s),
+        step_age_s=_step_age_s(status, 0.0 if process.life is Life.LIVE else silent_s),
         cpu_s=status.cpu_s,
         flush_age_s=status.flush_age_s,
         unavailable_kinds=status.unavailable_kinds,
@@ -99,7 +101,7 @@ def _drops(*parts: Drops) -> Drops:
 
 
 def _step_age_s(status: Status, silent_s: float) -> float:
-    """Return the age of the last step; of a process that is gone it grows while it is silent."""
+    """Return the age of the last step; it grows while a process says nothing."""
     return status.step_age_s if status.step_age_s < 0 else round(status.step_age_s + silent_s, 3)
 
 

@@ -102,13 +102,12 @@ class _Holders:
     def add(self, wanted: int | str, process: Process) -> None:
         known = self._last.get(wanted)
         if known is None or (
-            known.life is not Life.LIVE
-            and (process.life is Life.LIVE or process.gone_s > known.gone_s)
+            not known.is_there and (process.is_there or process.gone_s > known.gone_s)
         ):
             self._last[wanted] = process
 
     def is_live(self, wanted: int | str) -> bool:
-        return wanted in self._last and self._last[wanted].life is Life.LIVE
+        return wanted in self._last and self._last[wanted].is_there
 
     def fate(self, wanted: int | str, now_s: float) -> tuple[ProcessState, str] | None:
         """Return what became of the last holder; None when there was none."""
@@ -130,7 +129,7 @@ def select(
     """Pick the live processes that ``selection`` is for, among all that are known."""
     everything = list(known)
     chooser = Chooser(selection)
-    live = [process for process in everything if process.life is Life.LIVE]
+    live = [process for process in everything if process.is_there]
     matching = [process for process in live if chooser.matches(process)]
     missing = list(chooser.missing(everything, host, now_s, may_probe))
     rows = missing[:MAX_MISSING_ROWS]

@@ -156,16 +156,20 @@ class Monitor:
     def lost(self) -> Drops:
         """What was lost before it could be kept, per stage; None: unknown how much.
 
-        Stage "markers" counts ranges given up before their end, because too many were open.
+        Stage "markers" counts ranges given up before their end, because too many were open, and
+        "early" records left out because they ended before the start.
         """
-        evicted = self._store.evicted_ranges
-        markers: Drops = {DropStage.MARKERS: evicted} if evicted else {}
-        return merged_drops(self._recording.lost, markers)
+        store = self._store
+        here: Drops = {DropStage.MARKERS: store.evicted_ranges, DropStage.DECODE: store.failed}
+        return merged_drops(
+            self._recording.lost, {stage: count for stage, count in here.items() if count}
+        )
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """MSPTI calls that failed since the last start."""
-        return self._recording.problems
+        """MSPTI calls that failed since the last start, and errors that cost records."""
+        error = self._store.error
+        return (*self._recording.problems, *([error] if error else ()))
 
     def get_result(self) -> dict[ActivityKind, ActivityRecords]:
         """Return what was collected so far, per started kind; also while running.
@@ -208,8 +212,9 @@ class Monitor:
         store = self._store
         for batch in batches:
             table = store.prepare(batch)
-            with self._lock:
-                store.keep(batch.kind, table)
+            if table is not None:
+                with self._lock:
+                    store.keep(batch.kind, table)
 
 
 def _settings(kinds: Kinds | None, filter_text: str, duration_s: float) -> MonitorSettings:

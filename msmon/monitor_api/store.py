@@ -28,10 +28,25 @@ class Store:
         self._filter = RecordFilter(record_filter)
         self._pairing = MarkerPairing()
         self.evicted_ranges = 0
+        self.failed = 0
+        """Records that an unforeseen error kept from being filtered or paired."""
+        self.error = ""
+        """The last of these errors."""
         self._room = max_records
 
-    def prepare(self, batch: Batch) -> Table:
-        """Filter a batch; markers become ranges and marks."""
+    def prepare(self, batch: Batch) -> Table | None:
+        """Filter a batch; markers become ranges and marks.
+
+        None where an unforeseen error kept it from that. It costs this batch, which is counted.
+        """
+        try:
+            return self._prepared(batch)
+        except Exception as error:  # noqa: BLE001 - the other batches are kept
+            self.failed += len(batch)
+            self.error = f"internal error: {error!r}"
+            return None
+
+    def _prepared(self, batch: Batch) -> Table:
         kept = self._filter.apply(batch)
         if kept.kind is not ActivityKind.Marker:
             return kept

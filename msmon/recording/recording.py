@@ -91,8 +91,11 @@ class Recording:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """MSPTI calls that failed since the start."""
-        return tuple(self._recorder.problems) if self._recorder is not None else ()
+        """MSPTI calls that failed since the start, and the last error that cost records."""
+        if self._recorder is None:
+            return ()
+        error = self._recorder.losses.error
+        return (*self._recorder.problems, *([f"records not read: {error}"] if error else ()))
 
     def start(
         self,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from msmon.bus.messages import GapReport
+
 MONITORED = """
 msmon.init(rank=0)
 record(KERNEL, 7)
@@ -61,3 +63,28 @@ def test_a_job_that_shuts_the_agent_down_may_use_mspti_itself(daemon, job):
     daemon.await_hello()
     assert daemon.command("monitor.start", kinds="Kernel").ok
     assert started.end() == (0, "0\n", "")
+
+
+FULL_OF_RECORDS = """
+msmon.init(rank=0)
+stopped()
+record(KERNEL, 600_000)
+"""
+
+
+def test_what_a_job_can_not_send_at_its_end_is_counted(daemon, job):
+    """34 MB of records, of which 16 MiB may be under way while the daemon acknowledges none."""
+    started = job(FULL_OF_RECORDS)
+    daemon.await_hello()
+    daemon.acknowledging = False
+    assert daemon.command("monitor.start", kinds="Kernel", ship_records=True).ok
+    assert started.end() == (0, "", "")
+    closed = daemon.await_closed()
+    counts = closed.end.counts
+    assert counts.kept == {"Kernel": 600_000}
+    arrived = daemon.records_of(closed.session_id)
+    assert 200_000 < arrived == 600_000 - counts.drops["uplink"]
+    numbers = [item.message.seq for item in daemon.received if hasattr(item.message, "seq")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    (gap,) = (item.gap for item in daemon.of_type(GapReport))
+    assert gap.records == {"Kernel": counts.drops["uplink"]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,3 +105,74 @@ def test_a_killed_rank_is_lost_and_leaves_nothing_behind(real_daemon, job, wait_
     started.process.kill()
     wait_for(lambda: getattr(real_daemon.row(), "state", "") == "lost", "loss", 12.0)
     assert shared_memory_files() <= before
+
+
+HOLDS_LOCK = """
+msmon.init(rank=2)
+record_for_ever(KERNEL, 5000)
+sys.stdin.readline()
+ctypes.PyDLL(None).usleep(ctypes.c_uint(4_000_000))  # PyDLL keeps Python's lock meanwhile
+sys.stdin.read()
+double.double_stop_recording()
+"""
+
+
+def test_a_rank_whose_native_code_keeps_the_lock_is_silent_and_keeps_its_one_file(
+    real_daemon, job, tmp_path, wait_for
+):
+    """The hold lasts five times as long as the silence after which a rank counted as lost."""
+
+    def state() -> str:
+        return getattr(real_daemon.row(), "state", "")
+
+    started = job(HOLDS_LOCK)
+    wait_for(lambda: state() == "idle", "registration")
+    out = tmp_path / "out"
+    fields = {"kinds": "Kernel", "log_file": str(out), "export_type": "DB"}
+    assert real_daemon.request(MonitorRequest("start", fields)).outcome == "ok"
+    started.line()
+    wait_for(lambda: state() == "silent", "silence")
+    answer = real_daemon.request(MonitorRequest("update", {"report_interval_s": 5}, timeout_s=1.0))
+    assert "runs and has said nothing for" in answer.rows[0].text
+    wait_for(lambda: state() == "monitoring", "the rank to speak again")
+    stopped = real_daemon.request(MonitorRequest("stop"))
+    assert stopped.outcome == "ok", stopped
+    (path,) = out.glob("*.db")
+    assert stopped.rows[0].files == [str(path)]
+    kept = wait_for(lambda: real_daemon.row().state == "idle" and real_daemon.row().kept, "counts")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (rows,) = database.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()
+    assert rows == kept["Kernel"] > 5000
+
+
+EXECUTES = """
+msmon.init(rank=2)
+record_for_ever(KERNEL, 1000)
+sys.stdin.readline()
+with open("/proc/self/cmdline") as words:
+    program = words.read().split(chr(0))[2]
+os.execv(sys.executable, [sys.executable, "-c", program])
+"""
+
+
+def test_a_program_that_execv_replaces_leaves_no_session_open(real_daemon, job, tmp_path, wait_for):
+    """Pid and start time stay the same, so only the agent's hello tells the programs apart."""
+
+    def is_idle() -> bool:
+        return getattr(real_daemon.row(), "state", "") == "idle"
+
+    started = job(EXECUTES)
+    for number in range(2):
+        wait_for(is_idle, f"registration {number}")
+        fields = {"kinds": "Kernel", "log_file": str(tmp_path / f"out{number}")}
+        assert real_daemon.request(MonitorRequest("start", fields)).outcome == "ok"
+        started.line()
+    for number in range(2):
+        (path,) = (tmp_path / f"out{number}").glob("*.db")
+        wait_for(lambda: end_of(path) == "replaced", f"the end of session {number}")  # noqa: B023
+
+
+def end_of(database: Path) -> str:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        query = "SELECT value FROM META_DATA WHERE name = 'msmon_session_end'"
+        return str(next(iter(connection.execute(query)), [""])[0])

@@ -63,7 +63,7 @@ def test_too_few_threads_are_an_error_that_names_the_limit(monkeypatch):
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(headroom._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(headroom.NativeThread, "start", refuse)
     with pytest.raises(BusError, match="threads") as caught:
         headroom.require_headroom()
     assert "ulimit -u" in caught.value.next_step

@@ -262,3 +262,11 @@ def test_the_daemons_own_user_is_accepted_over_the_same_check(daemon):
     assert os.geteuid() in endpoint.daemon_uids
     with Client(endpoint) as client:
         assert client.daemon is not None
+
+
+def test_a_look_at_a_number_that_is_a_file_of_the_job_by_now_keeps_nothing_of_it(tmp_path):
+    with (tmp_path / "checkpoint").open("w") as file:
+        before = os.listdir("/proc/self/fd")
+        assert peer_uid(file.fileno()) is None
+        assert os.listdir("/proc/self/fd") == before
+        file.write("still open")

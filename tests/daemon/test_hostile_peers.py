@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import subprocess
@@ -112,8 +111,9 @@ def test_a_peer_that_never_takes_its_answers(daemon, dealer, agent):
         b"\xff" + bytes(8) + b"\x7f",
         b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31),
         b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31) + b"\x06" * 500,
-        os.urandom(2000),
+        random.Random(5).randbytes(2000),
     ],
+    ids=["nothing", "http", "greeting", "curve", "garbled hello", "noise"],
 )
 def test_connections_that_are_no_zeromq(daemon, agent, said):
     daemon.start()

@@ -309,3 +309,17 @@ def test_nobody_makes_room_for_a_child_of_another_user(registry):
     stepping(registry, parent, 11.0, -1.0)
     stepping(registry, child, 11.0)
     assert registry.trainers(parent) == []
+
+
+def test_a_process_that_says_nothing_and_is_there_is_silent_and_not_lost():
+    there = [True]
+    registry = Registry(LOST_AFTER_S, KEEP_GONE_S, Shares(), lambda _: there[0])
+    process = registry.register(info(), OWN, b"r", "1", 0.0)
+    assert check_until(registry, 0, 600) == [process]
+    assert (process.life, registry.live()) == (Life.SILENT, [process])
+    registry.heard(process, 601.0)
+    assert process.life is Life.LIVE
+    assert check_until(registry, 601, 700) == [process]
+    there[0] = False
+    assert check_until(registry, 701, 702) == [process]
+    assert (process.life, process.gone_s, registry.live()) == (Life.LOST, 701.0, [])

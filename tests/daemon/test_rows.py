@@ -73,7 +73,7 @@ def test_stages_that_an_agent_invents_are_one_and_the_row_is_read_by_its_receive
     one = process()
     drops = {"slots": 1, **invented}
     one.status = Status(ProcessState.MONITORING, session_id="5e55104", counts=Counts(drops=drops))
-    stream = SimpleNamespace(problem="", drops={"decode": 2})
+    stream = SimpleNamespace(problem="", drops={"decode": 2}, final_counts=None)
     streams = SimpleNamespace(get=lambda _: stream, id_of=lambda *_: "x")
     outputs = SimpleNamespace(drops=lambda _: {"sink": 3, "disk": None}, files=lambda _: ())
     row = status_row(one, OWNER, streams, outputs, 1.0)
@@ -101,4 +101,4 @@ def test_the_last_step_of_a_process_that_fell_silent_grows_older():
     for silent.life in Life:
         row = status_row(silent, OWNER, streams, SimpleNamespace(), 32.0)
         ages[silent.life] = row.step_age_s
-    assert ages == {Life.LIVE: 0.5, Life.LOST: 32.5, Life.ENDED: 32.5}
+    assert ages == {Life.LIVE: 0.5, Life.SILENT: 32.5, Life.LOST: 32.5, Life.ENDED: 32.5}

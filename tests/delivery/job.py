@@ -176,6 +176,8 @@ class Job:
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
             "STALL_FILE": str(stall),
             **(variables or {}),
         }

@@ -74,3 +74,23 @@ def test_a_linked_directory_is_followed(trace, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     result, _ = trace(tmp_path / "link")
     assert Path(result["files"][0]).parent == tmp_path / "real"
+
+
+def test_a_trace_never_meets_a_profiler_that_the_job_has_started(torch_npu_sources, tmp_path):
+    program = Path(__file__).with_name("torch_npu_profiling_job.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), str(torch_npu_sources), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line for line in done.stdout.splitlines() if "|" in line]
+    assert told == [
+        "failed|torch_npu.profiler of the job was at work at step 2",
+        "done|1 of 3 steps: the job has started torch_npu.profiler after step 3",
+    ]
+    calls = [name for name in done.stdout.splitlines()[-1].split() if "warmup" not in name]
+    once = ["_init_profiler", "_start_profiler", "_stop_profiler", "_finalize_profiler"]
+    jobs_first = ["_init_profiler", "_finalize_profiler"]  # it was stopped in its warm-up
+    assert calls == [*jobs_first, *once, *jobs_first]

@@ -68,8 +68,8 @@ def compiled_parts(native: ModuleType) -> None:
         setattr(native, name, part)
 
 
-def main() -> None:
-    sources, options = sys.argv[1], json.loads(sys.argv[2])
+def prepare(sources: str) -> None:
+    """Import torch_npu's profiler, with its compiled code replaced."""
     torch_npu_sources.install(sources)
     compiled_parts(sys.modules["torch_npu._C._profiler"])
     npu: Any = sys.modules["torch_npu.npu"]
@@ -79,6 +79,10 @@ def main() -> None:
     versions.get_torch_npu_version = versions.get_cann_version = lambda: "0"
     import torch_npu.profiler  # noqa: F401
 
+
+def main() -> None:
+    sources, options = sys.argv[1], json.loads(sys.argv[2])
+    prepare(sources)
     plan = TracePlan("trace", check_trace({"warmup": WARMUP, **options}), "node_1_rank0")
     backend = make_backend(plan)
     backend.begin(FIRST - WARMUP, FIRST)

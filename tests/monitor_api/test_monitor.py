@@ -12,10 +12,12 @@ import pytest
 
 from msmon import ActivityKind, Monitor
 from msmon.errors import CommandRefused, LibraryUnavailable, SinkError, UsageError
+from msmon.ffi import decode as decode_module
 from msmon.ffi.arena import BufferArena
 from msmon.recording import recording
 from msmon.recording.recorder import Recorder
 from msmon.records.batch import Batch
+from msmon.records.record_filter import RecordFilter
 
 Kernel, API, MemCpy = ActivityKind.Kernel, ActivityKind.API, ActivityKind.MemCpy
 
@@ -281,6 +283,47 @@ def test_flush_does_nothing_when_not_recording(monitor: Monitor) -> None:
     monitor.flush()
     assert not monitor.running
     assert not monitor.problems
+
+
+def test_records_that_cannot_be_filtered_are_counted_and_the_rest_is_kept(
+    monitor: Monitor, native_double: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = RecordFilter.apply
+
+    def fail_for_api(self: RecordFilter, batch: Batch) -> Batch:
+        if batch.kind is API:
+            raise ZeroDivisionError("unforeseen")
+        return apply(self, batch)
+
+    monkeypatch.setattr(RecordFilter, "apply", fail_for_api)
+    monitor.start([Kernel, API])
+    native_double.record(Kernel, 3)
+    native_double.record(API, 4)
+    monitor.stop()
+    result = monitor.get_result()
+    assert (len(result[Kernel]), len(result[API])) == (3, 0)
+    assert monitor.lost == {"decode": 4}
+    assert monitor.problems == ("internal error: ZeroDivisionError('unforeseen')",)
+
+
+def test_records_that_cannot_be_decoded_are_counted_and_the_rest_is_kept(
+    monitor: Monitor, native_double: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = decode_module._batch
+
+    def fail_for_api(kind: ActivityKind, *arguments: Any) -> Batch:
+        if kind is API:
+            raise MemoryError("a very long text")
+        return real(kind, *arguments)
+
+    monkeypatch.setattr(decode_module, "_batch", fail_for_api)
+    monitor.start([Kernel, API])
+    native_double.record(Kernel, 3)
+    native_double.record(API, 4)
+    monitor.stop()
+    assert len(monitor.get_result()[Kernel]) == 3
+    assert monitor.lost == {"decode": 4}
+    assert "a very long text" in monitor.problems[0]
 
 
 def test_a_consumer_that_fails_does_not_end_the_recording(

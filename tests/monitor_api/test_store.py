@@ -21,6 +21,8 @@ def test_records_whose_times_are_counters_are_kept_and_counted() -> None:
     batch = Batch(ActivityKind.Kernel, records, ("",))
     store = Store(frozenset({ActivityKind.Kernel}), Filter.parse(""), 10)
     for _ in range(2):
-        store.keep(batch.kind, store.prepare(batch))
+        table = store.prepare(batch)
+        assert table is not None
+        store.keep(batch.kind, table)
     assert sum(map(len, store.tables[ActivityKind.Kernel])) == 8
     assert store.untimed == {"Kernel": 6}

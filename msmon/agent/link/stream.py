@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from msmon.bus.codec import encode
-from msmon.bus.messages import GapReport
+from msmon.bus.codec import decode, encode
+from msmon.bus.messages import GapReport, Records, SessionClosed
+from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
 from msmon.sessions import Drops, DropStage, Gap, merged_drops
 
@@ -59,6 +60,8 @@ class Stream:
         self.closed_seq = 0
         """Number of the last message; 0 while the session runs."""
         self._next_seq = 2
+        self._taken_seq = 0
+        """The highest number that was ever sent."""
         self._lost: dict[DropStage, _Lost] = {}
         """By stage: UPLINK for records, WINDOWS for those in windows."""
 
@@ -103,6 +106,35 @@ class Stream:
         lost = [self._lost.pop(stage) for stage in stages if stage in self._lost]
         return sum(self.append(GapReport(self.session_id, 0, item.gap())) for item in lost)
 
+    def take(self) -> Entry:
+        """Return the first unsent message, which is sent now."""
+        entry = self.unsent.popleft()
+        self.sent.append(entry)
+        self._taken_seq = max(self._taken_seq, entry.seq)
+        return entry
+
+    def hasten_end(self, reason: str) -> None:
+        """Bring the end of a closed stream forward: there is no time to send all of it.
+
+        Records that were never sent are dropped. The gap before the end and the end's counts tell
+        how many. All other messages stay, and take the numbers that become free.
+        """
+        again = [entry for entry in self.unsent if entry.seq <= self._taken_seq]
+        never = [decode(entry.frames) for entry in self.unsent if entry.seq > self._taken_seq]
+        self.unsent = deque(again)
+        self._next_seq = self._taken_seq + 1
+        given_up = 0
+        for envelope in never:
+            message = envelope.message
+            if isinstance(message, Records):
+                given_up += message.count
+                self.lose_records(ActivityKind(message.kind).name, message.count, reason)
+            elif isinstance(message, SessionClosed):
+                self.report_losses(DropStage.UPLINK)
+                self.append_last(_with_more_drops(message, given_up))
+            else:
+                self.append(message, envelope.payload)
+
     def send_again(self) -> int:
         """Queue again what was sent and not acknowledged, after the opening.
 
@@ -115,6 +147,13 @@ class Stream:
             return 0
         self.unsent.appendleft(self.opened)
         return self.opened.size_bytes
+
+
+def _with_more_drops(closed: SessionClosed, count: int) -> SessionClosed:
+    counts = closed.end.counts
+    drops = merged_drops(counts.drops, {DropStage.UPLINK: count} if count else {})
+    counts = dataclasses.replace(counts, drops=drops)
+    return dataclasses.replace(closed, end=dataclasses.replace(closed.end, counts=counts))
 
 
 def entry_of(message: Any, payload: Sequence[bytes] = ()) -> Entry:

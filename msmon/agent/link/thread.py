@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import secrets
 import time
 import traceback
 from collections.abc import Callable
@@ -94,6 +95,9 @@ class Link:
         self._last_problem = ""
         self._last_warnings: tuple[str, ...] = ()
         self._greeting: Hello | None = None
+        self._agent_id = secrets.token_hex(8)
+        """Id of all hellos of this agent. Another program in the same process, after ``execv``, has
+        another one, and the daemon ends what this one has left."""
         self._daemon_minor = 0
         """The minor version of the protocol that the daemon speaks."""
         self._names_parent = True
@@ -146,6 +150,8 @@ class Link:
             self._begin()
             while not self._finished(connection):
                 self._turn(connection)
+            for frames in self._uplink.take_last_words():
+                connection.send_frames(frames)
             connection.send(Goodbye("exit"))
             connection.leave(LEAVING_LIMIT_MS)
 
@@ -170,7 +176,7 @@ class Link:
 
     def _greet(self, connection: Connection) -> None:
         self._greeting = self._own_hello()
-        connection.send(self._greeting)
+        connection.send(self._greeting, self._agent_id)
 
     def _own_hello(self) -> Hello:
         hello = self._hello()

@@ -43,6 +43,7 @@ _RESERVED_BYTES = 8 << 20
 """Part of the kept bytes that records can't fill, left for windows, notes and gaps."""
 
 _AWAY = "the daemon was away"
+_ENDED = "the job ended before they could be sent"
 _TOO_SLOW = "records came faster than the daemon took them"
 
 MAX_NOTE_IN_HEADER_BYTES = 16 << 10
@@ -184,10 +185,22 @@ class Uplink:
                 after = self._in_flight_bytes + entry.size_bytes
                 if self._in_flight_bytes and after > self._in_flight_limit_bytes:
                     return None
-                stream.sent.append(stream.unsent.popleft())
                 self._in_flight_bytes = after
-                return entry.frames
+                return stream.take().frames
         return None
+
+    def take_last_words(self) -> list[list[bytes]]:
+        """Return all that is to be sent when there is no more time: records are left out, counted.
+
+        A session that was not closed has no last words: its counts are not known yet.
+        """
+        with self._lock:
+            closed = [stream for stream in self._streams.values() if stream.closed_seq]
+            words = []
+            for stream in closed:
+                stream.hasten_end(_ENDED)
+                words += [stream.take().frames for _ in range(len(stream.unsent))]
+            return words
 
     def acknowledge(self, session_id: str, seq: int) -> None:
         """Forget what the daemon has made safe, and a session when that is all of it."""

@@ -7,8 +7,8 @@ Each source is hooked into a framework when that is imported. As soon as the job
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from msmon.agent.steps import optimizers as optimizer_steps
@@ -29,13 +29,20 @@ _inside: set[int] = set()
 """Threads that are in a worker's ``execute_model``; each writes its own number."""
 
 
-def watch(steps: StepCounter, report: Callable[[str], None]) -> ImportWatch:
-    """Return the watch that hooks every source into this process; it must be started."""
+def watch(
+    steps: StepCounter,
+    report: Callable[[str], None],
+    others: Mapping[str, OnImport] = MappingProxyType({}),
+) -> ImportWatch:
+    """Return the watch that hooks every source into this process; it must be started.
+
+    ``others``: what else is to be hooked when it is imported.
+    """
 
     def hook_optimizers(module: ModuleType) -> None:
         optimizer_steps.install(module, steps.advance_by_hook)
 
-    on_import: dict[str, OnImport] = {"torch.optim.optimizer": hook_optimizers}
+    on_import: dict[str, OnImport] = {**others, "torch.optim.optimizer": hook_optimizers}
     for name, worker in WORKERS.items():
         on_import[name] = functools.partial(_hook_worker, worker, steps)
     return ImportWatch(on_import, report)

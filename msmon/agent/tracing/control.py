@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msmon.agent.steps.counter import StepCounter
+from msmon.agent.tracing import job_profilers
 from msmon.agent.tracing.backend import Backend, make_backend
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.trace_run import StepPassed
@@ -74,6 +75,9 @@ class TraceControl:
 
     def _accepted(self, plan: TracePlan, backend: Backend) -> str:
         text = f"{backend.name} will trace {plan.describe()}; {self._step_text()}"
+        profiler = job_profilers.shared.at_work()
+        if profiler:
+            text += f"; {profiler} of the job is at work, and the trace can't begin before its end"
         if backend.left_out:
             text += f"; {backend.name} can't honour {', '.join(backend.left_out)}"
         return text

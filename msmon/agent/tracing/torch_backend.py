@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from msmon.agent.tracing.backend import Keywords, arguments, keyword, not_honoured
+from msmon.agent.tracing.job_profilers import torch_is_on
 from msmon.agent.tracing.plan import TracePlan
 from msmon.settings.trace_options import TRACE_OPTION
 
@@ -85,6 +86,9 @@ class TorchBackend:
 
     def end(self) -> None:
         """Stop recording."""
+        if not torch_is_on():
+            self._profiler = self._annotation = None  # what is on now is not ours to stop
+            raise RuntimeError("somebody else has stopped the profiler, or another thread stops it")
         self._close_annotation()
         self._recording = False
         self._profiler.stop_trace()
@@ -106,13 +110,14 @@ class TorchBackend:
     def discard(self) -> None:
         """Stop recording and keep nothing."""
         profiler, self._profiler = self._profiler, None
-        self._close_annotation()
         if profiler is None:
             return
         if not self._recording:  # prepared only: a profiler must be started to be stopped
             profiler.start_trace()
         self._recording = False
-        profiler.stop_trace()
+        if torch_is_on():
+            self._close_annotation()
+            profiler.stop_trace()
 
     def _close_annotation(self) -> None:
         annotation, self._annotation = self._annotation, None

@@ -7,6 +7,7 @@ import time
 from msmon.agent.tracing.backend import Backend
 from msmon.agent.tracing.plan import TracePlan
 from msmon.errors import CommandRefused
+from msmon.threads import thread_id
 
 
 class StepPassed(CommandRefused):
@@ -21,7 +22,8 @@ class TraceRun:
     """A plan, the profiler that carries it out, and how far it has come.
 
     Written by the one thread that drives the profiler at a time (see :class:`Tracer`), except
-    ``cancelled``, which the collector sets and never clears.
+    ``cancelled``, which the collector sets and never clears, and ``cut_short``, which a thread of
+    the job does.
     """
 
     def __init__(self, plan: TracePlan, backend: Backend, pause_monitor: bool) -> None:
@@ -33,6 +35,10 @@ class TraceRun:
         self.captured = 0
         """Steps on record."""
         self.cancelled = False
+        self.cut_short = ""
+        """Why the trace ends before its time; empty: it doesn't."""
+        self.driven_by = 0
+        """The thread that has started the profiler, and alone may stop it."""
         self._last = -1
         self._recording_since_s = 0.0
 
@@ -77,6 +83,7 @@ class TraceRun:
 
     def begin(self, step: int) -> None:
         """Start the profiler as ``step`` begins."""
+        self.driven_by = thread_id()
         self.backend.begin(step, self.first)
         self._note_recording(step)
 
@@ -85,7 +92,7 @@ class TraceRun:
         if self._recording_since_s:
             self._last = step - 1
             self.captured += 1
-        if self.cancelled or self._is_complete():
+        if self.cancelled or self.cut_short or self._is_complete():
             return True
         self.backend.step(step)
         self._note_recording(step)
@@ -99,7 +106,7 @@ class TraceRun:
         """Say what is missing of the plan, and why; empty when it was carried out."""
         if self.captured >= self.plan.iterations:
             return ""
-        why = "it was cancelled" if self.cancelled else "the process ended"
+        why = self.cut_short or ("it was cancelled" if self.cancelled else "the process ended")
         return f"{self.captured} of {self.plan.iterations} steps: {why} after step {self._last}"
 
     def _note_recording(self, step: int) -> None:

@@ -23,18 +23,23 @@ from msmon.agent.agent_log import AgentLog
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.backend import Backend
 from msmon.agent.tracing.current import CurrentTrace, range_of
+from msmon.agent.tracing.job_profilers import JobProfilers, shared
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.trace_run import TraceRun
 from msmon.bus.rows import TraceRow
 from msmon.bus.words import TraceState
 from msmon.errors import CommandRefused
-from msmon.threads import Lock, NativeThread, thread_id
+from msmon.threads import Lock, NativeThread, sleep, thread_id
 
 PAUSE_LEAD_STEPS = 3
 PAUSE_LEAD_S = 3.0
 """Monitoring is paused so many steps, or seconds, before the trace begins; the longer counts.
 At 10 ms a step that is 300 steps ahead, at a minute a step it is three."""
+
+MAKE_WAY_LIMIT_S = 5.0
+"""How long the start of a profiler of the job waits, on another thread than the one that steps, for
+the end of the step that is traced."""
 
 WRITING_LIMIT_S = 60.0
 """How long the exit of the job may be held up by a trace that is still being written."""
@@ -53,6 +58,7 @@ class Tracer:
         log: AgentLog,
         on_change: Callable[[], None],
         pause: MonitorPause,
+        job_profilers: JobProfilers = shared,
     ) -> None:
         self._current = CurrentTrace(steps, log, on_change, pause)
         self._steps = steps
@@ -63,6 +69,9 @@ class Tracer:
         self._driver = 0
         """The thread that holds ``_driving``."""
         self._writing: NativeThread | None = None
+        self._job_profilers = job_profilers
+        job_profilers.is_ours = lambda: self._driver == thread_id()
+        job_profilers.make_way = self.make_way
 
     # --- for any thread ---------------------------------------------------------------------
 
@@ -118,6 +127,28 @@ class Tracer:
         finally:
             self._leave_wheel()
 
+    # --- called on a thread that starts a profiler of the job --------------------------------
+
+    def make_way(self, profiler: str) -> None:
+        """End a running trace, because the job is about to start this profiler.
+
+        The trace keeps the steps that it has, and is written before the call returns.
+        """
+        run = self._current.run
+        if run is None or not self._current.is_in(run, TraceState.RUNNING):
+            return
+        run.cut_short = f"the job has started {profiler}"
+        if run.driven_by == thread_id():
+            if self._take_wheel(blocking=False):
+                try:
+                    self._guarded(run, self._end, False)
+                finally:
+                    self._leave_wheel()
+            return
+        deadline_s = time.monotonic() + MAKE_WAY_LIMIT_S
+        while self._current.is_in(run, TraceState.RUNNING) and time.monotonic() < deadline_s:
+            sleep(0.01)  # the thread that steps ends it: a profiler belongs to one thread
+
     # --- called on the thread that ends the process -----------------------------------------
 
     def end_early(self) -> None:
@@ -167,7 +198,11 @@ class Tracer:
             self._advance_waiting(run, step)
 
     def _advance_waiting(self, run: TraceRun, step: int) -> None:
+        profiler = self._job_profilers.at_work()
         if run.first < 0:
+            if profiler:
+                self._wait_for(run, profiler)
+                return
             if run.pause_monitor and not self._pause.granted:
                 self._ask_for_pause(run)
                 return
@@ -177,7 +212,15 @@ class Tracer:
         if step > run.first:
             self._fail(run, f"step {run.first} was skipped: the counter went on to {step}")
         elif step >= run.begins_at:
-            self._begin(run, step)
+            if profiler:
+                self._fail(run, f"{profiler} of the job was at work at step {step}")
+            else:
+                self._begin(run, step)
+
+    def _wait_for(self, run: TraceRun, profiler: str) -> None:
+        reason = f"waits until {profiler} of the job has ended"
+        if self._current.progress.reason != reason:
+            self._current.move(run, TraceState.READY, reason)
 
     def _begin(self, run: TraceRun, step: int) -> None:
         if run.pause_monitor and not self._pause.granted:
@@ -199,7 +242,8 @@ class Tracer:
             if run.cancelled:
                 self._current.move(run, TraceState.CANCELLED, "cancelled before a step")
             else:
-                self._current.move(run, TraceState.FAILED, "the process ended before a step")
+                why = run.cut_short or "the process ended"
+                self._current.move(run, TraceState.FAILED, f"{why} before a step")
             return
         run.backend.end()
         self._current.move(run, TraceState.PARSING, captured=list(run.captured_steps))

@@ -25,6 +25,7 @@ from msmon.settings.options import MONITOR_OPTION
 STATE_STYLES: Mapping[str, str] = {
     ProcessState.MONITORING: "green",
     ProcessState.LOST: "red",
+    ProcessState.SILENT: "yellow",
     ProcessState.FAILED: "red",
     ProcessState.TRACING: "cyan",
 }
@@ -178,6 +179,8 @@ def _facts(row: StatusRow) -> Iterable[str]:
 
 
 def _troubles(row: StatusRow) -> Iterable[str]:
+    if row.state == ProcessState.SILENT:
+        yield "it runs but says nothing: native code keeps Python's lock, or it is stopped"
     if row.waits_for:
         pids = ", ".join(map(str, row.waits_for[:_MAX_PIDS]))
         more = f" and {len(row.waits_for) - _MAX_PIDS} more" if row.waits_for[_MAX_PIDS:] else ""

@@ -22,7 +22,22 @@ from msmon.conversion.sources.database_access import (
     MAX_TEXT_BYTES,
     ReadOnlyDatabase,
 )
-from msmon.conversion.sources.database_facts import API_KINDS_OF_LEVELS, Facts, read_facts
+from msmon.conversion.sources.database_columns import (
+    COLLECTIVES,
+    HOST_EVENTS,
+    MARKER_TASK,
+    all_columns,
+    id32,
+    marker_id,
+    split_tid,
+    task_query,
+)
+from msmon.conversion.sources.database_facts import (
+    API_KINDS_OF_LEVELS,
+    Facts,
+    read_facts,
+    read_strings,
+)
 from msmon.conversion.sources.marker_joiner import DeviceEvent, HostEvent, MarkerJoiner
 from msmon.conversion.sources.record_builder import RecordBuilder
 from msmon.conversion.sources.source import Source
@@ -31,15 +46,20 @@ from msmon.records.batch import Batch
 from msmon.records.kinds import INVALID_ID, ActivityKind
 from msmon.sessions import UNKNOWN_RANK
 from msmon.sinks.sqlite import schema
+from msmon.sinks.sqlite.copies import lacks_log
 
 _U64 = 2**64
-_MARKER_TASK = "MsTx"
 _FIRST_MARKER_CONNECTION = schema.MARKER_CONNECTION_OFFSET
 """A task without a row in another table is a marker from this connection id on. Needed where the
 text of its task type is missing."""
 
 _Reader = tuple[str, Callable[[Any], None]]
 """A query, and what to do with a row of it."""
+
+_MISSING_LOG = (
+    "the session had not ended, and its write-ahead log {0}-wal is not beside the file; copy both, "
+    "or convert after the session's end"
+)
 
 _COPY_KINDS = {operation: copy_kind for copy_kind, operation in enumerate(schema.MEMCPY_OPERATIONS)}
 
@@ -49,6 +69,7 @@ class DatabaseSource(Source):
 
     def __init__(self, path: Path) -> None:
         super().__init__([path])
+        missing_log = lacks_log(path, follow=True)
         try:
             with ReadOnlyDatabase(path) as database:
                 self._facts = read_facts(database)
@@ -57,11 +78,17 @@ class DatabaseSource(Source):
         self._ready: list[Batch] = []
         self._builders = {kind: RecordBuilder(kind, self._ready.append) for kind in ActivityKind}
         self._joiner = MarkerJoiner(self._builders[ActivityKind.Marker].add)
-        self._strings = dict(self._facts.strings)
+        self._strings: dict[int, str] = {}
+        """Only while the records are read: many sources wait for their turn."""
         self._unnamed = 0
         if "META_DATA" not in self._facts.tables and not self._readers():
-            raise SinkError("this database holds none of the tables of an exported file")
+            reason = f"; {_MISSING_LOG.format(path.name)}" if missing_log else ""
+            raise SinkError(f"this database holds none of the tables of an exported file{reason}")
         self._take_facts(self._facts)
+        if missing_log and self._facts.end == schema.NOT_ENDED:
+            self.problems.append(
+                f"what was written last is missing: {_MISSING_LOG.format(path.name)}"
+            )
 
     def _take_facts(self, facts: Facts) -> None:
         process = dataclasses.replace(self.process, host=facts.host)
@@ -77,10 +104,12 @@ class DatabaseSource(Source):
         self.skipped = facts.skipped
 
     def batches(self, advance: Callable[[int], None]) -> Iterator[Batch]:
-        readers = self._readers()
-        share = self.size_bytes // max(1, len(readers))
         try:
             with ReadOnlyDatabase(self.paths[0]) as database:
+                self._strings, skipped = read_strings(database, self.problems)
+                self.skipped += skipped
+                readers = self._readers()
+                share = self.size_bytes // max(1, len(readers))
                 for table, (sql, read) in readers.items():
                     yield from self._read_table(database, table, sql, read)
                     advance(share)
@@ -91,6 +120,7 @@ class DatabaseSource(Source):
         for builder in self._builders.values():
             builder.flush()
         yield from self._take()
+        self._strings.clear()
         self.skipped += sum(builder.skipped for builder in self._builders.values())
         if self._unnamed:
             self.problems.append(
@@ -101,15 +131,15 @@ class DatabaseSource(Source):
         """Return table → (query, what to do with a row) for the tables that exist."""
         api = "SELECT startNs, endNs, type, globalTid, connectionId, name FROM "
         readers: dict[str, _Reader] = {
-            "MSTX_EVENTS": (_HOST_EVENTS, self._host_event),
+            "MSTX_EVENTS": (HOST_EVENTS, self._host_event),
             "CANN_API": (f"{api} CANN_API", self._api),
             "MSMON_NODE_API": (f"{api} MSMON_NODE_API", self._node_api),
-            "COMMUNICATION_OP": (_COLLECTIVES, self._collective),
-            "TASK": (self._task_query(), self._task),
-            "MSMON_MEMORY": (_all_columns(schema.MEMORY), self._memory),
-            "MSMON_HCCL": (_all_columns(schema.HCCL), self._hccl),
+            "COMMUNICATION_OP": (COLLECTIVES, self._collective),
+            "TASK": (task_query(self._facts.tables, self._strings), self._task),
+            "MSMON_MEMORY": (all_columns(schema.MEMORY), self._memory),
+            "MSMON_HCCL": (all_columns(schema.HCCL), self._hccl),
             "MSMON_EXTERNAL_CORRELATION": (
-                _all_columns(schema.EXTERNAL_CORRELATION),
+                all_columns(schema.EXTERNAL_CORRELATION),
                 self._external_correlation,
             ),
             "MSMON_GAPS": (
@@ -153,46 +183,14 @@ class DatabaseSource(Source):
 
     # --- rows of each table -----------------------------------------------------------
 
-    def _task_query(self) -> str:
-        joined, columns = "", []
-        for table, column in (
-            ("COMPUTE_TASK_INFO", "name"),
-            ("MEMCPY_INFO", "size"),
-            ("MEMCPY_INFO", "memcpyOperation"),
-            ("MSMON_MEMSET", "size"),
-            ("MSMON_MEMSET", "value"),
-            ("MSTX_EVENTS", "message"),
-            ("MSTX_EVENTS", "domainId"),
-        ):
-            if table not in self._facts.tables:
-                columns.append("NULL")
-                continue
-            columns.append(f"{table}.{column}")
-            if f" {table} " not in joined and table != "MSTX_EVENTS":
-                joined += f" LEFT JOIN {table} ON {table}.globalTaskId = TASK.globalTaskId "
-        return (
-            "SELECT TASK.startNs, TASK.endNs, TASK.deviceId, TASK.streamId, TASK.connectionId, "
-            f"TASK.taskType, {', '.join(columns)} FROM TASK{joined}{self._marker_join()}"
-        )
-
-    def _marker_join(self) -> str:
-        """Device markers take their texts from the host's; kernels must not find any."""
-        marker_types = [number for number, text in self._strings.items() if text == _MARKER_TASK]
-        if "MSTX_EVENTS" not in self._facts.tables:
-            return ""
-        return (
-            " LEFT JOIN MSTX_EVENTS ON MSTX_EVENTS.connectionId = TASK.connectionId "
-            f"AND TASK.taskType = {marker_types[0] if marker_types else -1}"
-        )
-
     def _task(self, row: Any) -> None:
         start_ns, end_ns, device, stream, connection, type_id, name, *others = row
         copy_size, operation, set_size, value, message, domain = others
         type_text = self._text(type_id)
-        device, stream = _id32(device), _id32(stream)
+        device, stream = id32(device), id32(stream)
         unknown = name is None and operation is None and value is None
-        if type_text == _MARKER_TASK or (unknown and connection >= _FIRST_MARKER_CONNECTION):
-            number = _marker_id(connection)
+        if type_text == MARKER_TASK or (unknown and connection >= _FIRST_MARKER_CONNECTION):
+            number = marker_id(connection)
             mark = start_ns == end_ns
             texts = ("", "") if message is None else (self._text(message), self._text(domain))
             times_ns = (unsigned(start_ns), unsigned(end_ns))
@@ -226,14 +224,14 @@ class DatabaseSource(Source):
         correlation = unsigned(connection)
         if level in self._facts.shifted_levels:
             correlation = (correlation - (level << schema.LEVEL_CONNECTION_SHIFT)) % _U64
-        process_id, thread_id = _split_tid(global_tid)
+        process_id, thread_id = split_tid(global_tid)
         times = (unsigned(start_ns), unsigned(end_ns))
         return (*times, process_id, thread_id, correlation, self._text(name))
 
     def _collective(self, row: Any) -> None:
         start_ns, end_ns, connection, group, data_type, algorithm, count, name, device = row
         self._add(
-            ActivityKind.Communication, data_type, unsigned(count), _id32(device), INVALID_ID,
+            ActivityKind.Communication, data_type, unsigned(count), id32(device), INVALID_ID,
             unsigned(start_ns), unsigned(end_ns), self._text(algorithm), self._text(name),
             self._text(group), unsigned(connection),
         )  # fmt: skip
@@ -242,12 +240,12 @@ class DatabaseSource(Source):
         start_ns, end_ns, event_type, message, global_tid, end_tid, domain, connection = row
         self._joiner.host(
             HostEvent(
-                _marker_id(connection),
+                marker_id(connection),
                 unsigned(start_ns),
                 unsigned(end_ns),
                 event_type == schema.EVENT_MARK,
-                *_split_tid(global_tid),
-                *_split_tid(end_tid),
+                *split_tid(global_tid),
+                *split_tid(end_tid),
                 self._text(message),
                 self._text(domain),
             )
@@ -257,15 +255,15 @@ class DatabaseSource(Source):
         start_ns, end_ns, operation, memory_kind, address, size, device, stream, pid, link = row
         self._add(
             ActivityKind.Memory, operation, memory_kind, unsigned(link), unsigned(start_ns),
-            unsigned(end_ns), unsigned(address), unsigned(size), pid, _id32(device),
-            _id32(stream),
+            unsigned(end_ns), unsigned(address), unsigned(size), pid, id32(device),
+            id32(stream),
         )  # fmt: skip
 
     def _hccl(self, row: Any) -> None:
         start_ns, end_ns, device, stream, bandwidth, name, group = row
         self._add(
-            ActivityKind.Hccl, unsigned(start_ns), unsigned(end_ns), _id32(device),
-            _id32(stream), bandwidth, self._text(name), self._text(group),
+            ActivityKind.Hccl, unsigned(start_ns), unsigned(end_ns), id32(device),
+            id32(stream), bandwidth, self._text(name), self._text(group),
         )  # fmt: skip
 
     def _external_correlation(self, row: Any) -> None:
@@ -279,31 +277,3 @@ class DatabaseSource(Source):
         start_ns, end_ns, stage, kind, records, reason = row
         counts = None if records is None else {kind: records}
         self.keep_gap(checked.gap(stage, start_ns, end_ns, counts, reason))
-
-
-_HOST_EVENTS = (
-    "SELECT startNs, endNs, eventType, message, globalTid, endGlobalTid, domainId, connectionId "
-    "FROM MSTX_EVENTS"
-)
-_COLLECTIVES = (
-    "SELECT startNs, endNs, connectionId, groupName, dataType, algType, count, opType, deviceId "
-    "FROM COMMUNICATION_OP"
-)
-
-
-def _all_columns(table: schema.Table) -> str:
-    return f"SELECT {', '.join(table.column_names)} FROM {table.name}"
-
-
-def _id32(value: Any) -> int:
-    """Return a device or stream id; -1, and what msprof writes for none, is MSPTI's invalid id."""
-    return checked.whole(value, -(2**31), INVALID_ID) & INVALID_ID
-
-
-def _marker_id(connection: Any) -> int:
-    return (unsigned(connection) - schema.MARKER_CONNECTION_OFFSET) % _U64
-
-
-def _split_tid(global_tid: Any) -> tuple[int, int]:
-    joined = unsigned(global_tid)
-    return joined >> 32, joined & INVALID_ID

@@ -12,6 +12,7 @@ from msmon.conversion.sources.checked_values import VALUE_ERRORS
 from msmon.conversion.sources.database_access import MAX_TEXT_BYTES, ReadOnlyDatabase
 from msmon.records.kinds import ActivityKind
 from msmon.sinks.sqlite import schema
+from msmon.sinks.sqlite.schema import END_KEY
 
 API_KINDS_OF_LEVELS = {
     10000: ActivityKind.API,
@@ -29,11 +30,12 @@ class Facts:
 
     tables: frozenset[str]
     """Names of the tables that are there and can be read."""
-    strings: dict[int, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     start_ns: int = 0
     end_ns: int = 0
     host: str = ""
+    end: str = ""
+    """Why the session ended; "unknown": it has not. Empty in files of msMonitor."""
     rank: int | None = None
     pid: int | None = None
     levels: frozenset[int] = frozenset()
@@ -57,9 +59,10 @@ def read_facts(database: ReadOnlyDatabase) -> Facts:
     for table in sorted(database.refused & _NEEDED):
         facts.skipped += 1
         facts.problems.append(f"{table} is a view or computes its values, so it is not read")
-    reader.read("STRING_IDS", "id, " + _AS_TEXT, reader.string, MAX_TEXT_BYTES)
     group_info = f"WHERE name = '{_GROUP_INFO}' LIMIT 1"
     reader.read("META_DATA", _AS_TEXT, reader.group_info, MAX_TEXT_BYTES, group_info)
+    ended = f"WHERE name = '{END_KEY}' LIMIT 1"
+    reader.read("META_DATA", _AS_TEXT, reader.end, rest=ended)
     reader.read("SESSION_TIME_INFO", "startTimeNs, endTimeNs", reader.times, rest="LIMIT 1")
     reader.read("HOST_INFO", "hostName", reader.host, rest="LIMIT 1")
     reader.read("RANK_DEVICE_MAP", "rankId", reader.rank, rest="LIMIT 1")
@@ -76,6 +79,23 @@ def read_facts(database: ReadOnlyDatabase) -> Facts:
     return facts
 
 
+def read_strings(database: ReadOnlyDatabase, problems: list[str]) -> tuple[dict[int, str], int]:
+    """Return id → text of STRING_IDS, and how many rows have values that they can't have.
+
+    Names of collectives are left out: there is one for each, and no source needs them, as targets
+    number collectives themselves. A damaged table adds a sentence to ``problems``.
+    """
+    reader = _Reader(database)
+    rest = _WITHOUT_COLLECTIVES if "COMMUNICATION_OP" in database.tables else ""
+    reader.read("STRING_IDS", "id, " + _AS_TEXT, reader.string, MAX_TEXT_BYTES, rest)
+    problems += reader.facts.problems
+    return reader.strings, reader.facts.skipped
+
+
+_WITHOUT_COLLECTIVES = (
+    "WHERE id NOT IN (SELECT opName FROM COMMUNICATION_OP WHERE opName IS NOT NULL)"
+)
+
 _NEEDED = {item.name for item in vars(schema).values() if isinstance(item, schema.Table)}
 """Names of all tables of an exported file."""
 
@@ -90,6 +110,7 @@ class _Reader:
     def __init__(self, database: ReadOnlyDatabase) -> None:
         self._database = database
         self.facts = Facts(database.tables)
+        self.strings: dict[int, str] = {}
 
     def read(
         self,
@@ -117,10 +138,13 @@ class _Reader:
 
     def string(self, row: Any) -> None:
         number = checked.whole(row[0], -(2**63), 2**63 - 1)
-        self.facts.strings[number] = checked.text(row[1])
+        self.strings[number] = checked.text(row[1])
 
     def group_info(self, row: Any) -> None:
         self.facts.notes[_GROUP_INFO] = checked.text(row[0], MAX_TEXT_BYTES)
+
+    def end(self, row: Any) -> None:
+        self.facts.end = checked.text(row[0], checked.MAX_GAP_TEXT)
 
     def times(self, row: Any) -> None:
         start_ns, end_ns = (checked.whole(value, 0, checked.MAX_TIME_NS) for value in row)

@@ -57,6 +57,8 @@ class SeenByKernel:
     """The 64 digits that container runtimes put into the cgroup's name."""
     same_clock: bool
     """Whether it reads start times as the daemon does: both are in one time namespace."""
+    is_over: bool
+    """Whether it has ended, and only its parent has not noticed yet (a zombie)."""
     same_host: bool
     """Whether it surely has the daemon's host name: both are in one UTS namespace."""
 
@@ -77,6 +79,7 @@ def seen_by_kernel(pid: int, proc: Path = PROC) -> SeenByKernel | None:
         start_time=int(stat[19]),
         container=container[0] if container else "",
         same_clock=_link(proc / str(pid) / "ns" / "time") == _link(proc / "self" / "ns" / "time"),
+        is_over=stat[0] in "ZX",
         same_host=_link(proc / str(pid) / "ns" / "uts") in own_hosts,
     )
 
@@ -103,6 +106,34 @@ def confirmed(
     if seen.container and _CONTAINER_ID.fullmatch(claim.container):
         _require_equal("container", claim.container, seen.container, peer)
     return dataclasses.replace(claim, host=daemon_host) if seen.same_host else claim
+
+
+def still_runs(info: ProcessInfo, peer: Peer, proc: Path = PROC) -> bool | None:
+    """Return whether the process runs that a local peer has registered; None: it can't be seen.
+
+    A process of another pid or start time is another one, so the registered one has ended. This
+    also holds for what tools of operators register, as simulations do.
+    """
+    if peer.pid <= 0:
+        return None
+    seen = seen_by_kernel(peer.pid, proc)
+    if seen is None:
+        return None if _may_be_hidden(peer.pid, proc) else False
+    began_then = info.start_time in (0, seen.start_time) or not seen.same_clock
+    return seen.own_pid == info.pid and began_then and not seen.is_over
+
+
+def _may_be_hidden(pid: int, proc: Path) -> bool:
+    """Whether a process exists though /proc does not show it (its option hidepid)."""
+    if proc is not PROC:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def _rank_of_carrier(claim: ProcessInfo, peer: Peer, proc: Path) -> SeenByKernel | None:

@@ -74,5 +74,11 @@ class Commander:
 
 
 def _stuck(process: Process) -> str:
+    if process.life is Life.SILENT:
+        silent_s = time.monotonic() - process.last_seen_s
+        return (
+            f"; the process runs and has said nothing for {silent_s:.0f} s: native code keeps "
+            "Python's lock, or it is stopped. It may carry the command out later"
+        )
     stuck_in = process.status.stuck_in if process.status is not None else ""
     return f"; the process is stuck in {stuck_in}" if stuck_in else ""

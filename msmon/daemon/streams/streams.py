@@ -23,7 +23,7 @@ from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.outputs.delivery import Closing, Delivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
-from msmon.daemon.process import Life, Process
+from msmon.daemon.process import Process
 from msmon.daemon.streams.admission import approved_settings, require_room, take_share
 from msmon.daemon.streams.from_wire import delivery_of
 from msmon.daemon.streams.losses import (
@@ -37,7 +37,7 @@ from msmon.daemon.streams.openings import Openings
 from msmon.daemon.streams.running_windows import RunningWindows
 from msmon.daemon.streams.stream import Stream, daemon_id
 from msmon.errors import CommandRefused, MsmonError
-from msmon.sessions import LOST_END, MonitorSettings, SessionEnd, SessionInfo
+from msmon.sessions import LOST_END, REPLACED_END, MonitorSettings, SessionEnd, SessionInfo
 
 _log = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ class Streams:
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
                     self._forget(stream)
-            elif process.life is not Life.LIVE and now_s - process.gone_s > self._grace_s:
+            elif not process.is_there and now_s - process.gone_s > self._grace_s:
                 self._close_lost(stream, now_s)
 
     def _forget(self, stream: Stream) -> None:
@@ -279,19 +279,31 @@ class Streams:
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
 
+    def end_replaced(self, process: Process) -> None:
+        """Close what a process has open whose program was replaced by another one (``execv``)."""
+        now_s = time.monotonic()
+        for stream in self._streams.values():
+            if stream.process is process and not stream.closed:
+                self._close_for(stream, now_s, REPLACED_END)
+
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
         for stream in self._streams.values():
-            if not stream.closed and stream.process.life is not Life.LIVE:
+            if not stream.closed and not stream.process.is_there:
                 self._close_lost(stream, time.monotonic())
 
     def _close_lost(self, stream: Stream, now_s: float) -> None:
+        self._close_for(stream, now_s, LOST_END)
+        stream.lost = True
+
+    def _close_for(self, stream: Stream, now_s: float, reason: str) -> None:
+        """Close a session in the place of its agent."""
         status = stream.process.status
         silent_s = now_s - stream.process.last_seen_s
-        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), LOST_END)
+        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), reason)
         if status is not None and status.session_id == stream.agent_id:
             end = dataclasses.replace(end, counts=status.counts)
-        stream.closed, stream.lost, stream.closed_s = True, True, now_s
+        stream.closed, stream.closed_s = True, now_s
         stream.end = end
         if stream.so_far is not None:
             self._outputs.put(dataclasses.replace(stream.so_far, seq=stream.last_seq))

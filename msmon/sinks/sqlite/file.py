@@ -27,6 +27,9 @@ from msmon.sinks.exports import FileIdentity, identity_of, open_file, require_op
 PAGE_BYTES = 32768
 JOURNAL_LIMIT_BYTES = 64 << 20
 CACHE_KIB = 32 << 10
+CHECKPOINT_S = 5.0
+"""How often the log is brought into the file. A copy of the file alone lacks no more than that."""
+
 READER_LIMIT_MS = 200
 """How long the end of a file waits for those who are reading it."""
 
@@ -159,12 +162,23 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return _open_read_only(path, "unix" if _locks_work(path.parent) else "unix-none")
 
 
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Bring into the file what is in its write-ahead log, as far as no reader is in the way.
+
+    What can't be brought in now stays in the log, so an error loses nothing.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
 def close_for_good(connection: sqlite3.Connection) -> None:
-    """Close a file that is complete, without a write-ahead log: one plain file stays.
+    """Close a file without its uncommitted rows and without a write-ahead log: one file stays.
 
     While somebody reads it the log stays too; that costs nothing but a second file.
     """
     with contextlib.suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.rollback()
         connection.execute(f"PRAGMA busy_timeout={READER_LIMIT_MS}")
         connection.execute("PRAGMA journal_mode=DELETE")
     connection.close()

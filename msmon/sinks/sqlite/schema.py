@@ -191,6 +191,13 @@ ENUMS: dict[Table, dict[int, str]] = {
     },
 }
 
+SESSION_KEY = "msmon_session_id"
+END_KEY = "msmon_session_end"
+"""Rows of ``META_DATA``: the session, and why it ended."""
+
+NOT_ENDED = "unknown"
+"""Value of ``END_KEY`` while the session goes on."""
+
 META_ROWS = {
     "SCHEMA_VERSION_MAJOR": "1",
     "SCHEMA_VERSION_MINOR": "2",

@@ -7,12 +7,10 @@ and an interrupted session goes on exactly where it was written to.
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +22,23 @@ from msmon.sinks.exports import FileIdentity, ReplacedFile, remove_file
 from msmon.sinks.file_names import create_session_file
 from msmon.sinks.sqlite import schema
 from msmon.sinks.sqlite.file import (
+    CHECKPOINT_S,
     AlteredFile,
+    checkpoint,
     close_for_good,
     identity_at,
     open_for_writing,
 )
+from msmon.sinks.sqlite.file_state import FileState
 from msmon.sinks.sqlite.host_identity import host_uid
 from msmon.sinks.sqlite.insert import Rows, insert
 from msmon.sinks.sqlite.row_builder import RowBuilder
 from msmon.sinks.sqlite.schema import Table
 
-SESSION_KEY = "msmon_session_id"
-END_KEY = "msmon_session_end"
 NO_DEVICE = -1
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _FileState:
-    """Which file a session is written to, as its progress holds it."""
-
-    path: Path
-    identity: FileIdentity
-
-    @classmethod
-    def of(cls, progress: Progress) -> _FileState | None:
-        """Return what the progress holds; None for a new session. Raises SinkError if damaged."""
-        if not progress.value:
-            return None
-        try:
-            fields = json.loads(progress.value)
-            identity = FileIdentity(int(fields["device"]), int(fields["inode"]))
-            return cls(Path(fields["path"]), identity)
-        except (ValueError, TypeError, KeyError) as error:
-            raise SinkError(f"the progress of a session is damaged: {error}") from error
-
-    def to_json(self) -> bytes:
-        """Return the text to keep."""
-        return json.dumps({"path": str(self.path), **self.identity._asdict()}).encode()
 
 
 class SessionDatabase:
@@ -82,6 +57,8 @@ class SessionDatabase:
         self._state: dict[str, Any] = {}
         self._ended = False
         self._failure = ""
+        self._checkpoint_due_s = 0.0
+        """When the log is next brought into the file (monotonic)."""
         self.written_seq = 0
         self._seq = 0
         if not self._continue(progress):
@@ -94,7 +71,7 @@ class SessionDatabase:
         touched. Raises SinkError if the file can't be written now. The sink then tries again,
         because a second file would split the session.
         """
-        kept = _FileState.of(progress)
+        kept = FileState.of(progress)
         if kept is None or kept.path.parent != Path(self.session.settings.log_file):
             return False
         self.path = kept.path
@@ -116,7 +93,7 @@ class SessionDatabase:
         self.path = create_session_file(self.session, "db")
         try:
             identity = identity_at(self.path)
-            progress.keep(_FileState(self.path, identity).to_json())
+            progress.keep(FileState(self.path, identity).to_json())
             self._open(identity)
         except BaseException:
             remove_file(self.path)  # The next attempt makes another file.
@@ -165,7 +142,7 @@ class SessionDatabase:
 
     def end(self, seq: int, end: SessionEnd) -> None:
         """Record the end of the session."""
-        self.write_meta(seq, END_KEY, end.reason)
+        self.write_meta(seq, schema.END_KEY, end.reason)
         self._execute_many("UPDATE SESSION_TIME_INFO SET endTimeNs = ?", [(end.end_ns,)])
         self._ended = True
 
@@ -177,8 +154,17 @@ class SessionDatabase:
         """Bring texts, devices and counters up to date and end the transaction."""
         if self._failure:
             raise SinkError(self._failure)
-        if not self._connection.in_transaction and self._seq <= self.written_seq:
-            return
+        if self._connection.in_transaction or self._seq > self.written_seq:
+            self._commit()
+        if time.monotonic() >= self._checkpoint_due_s:
+            checkpoint(self._connection)
+            self._checkpoint_due_s = time.monotonic() + CHECKPOINT_S
+
+    def close(self) -> None:
+        """Close the file without what was not committed. It can be copied alone then."""
+        close_for_good(self._connection)
+
+    def _commit(self) -> None:
         self._begin()
         strings = self._rows.strings
         try:
@@ -190,13 +176,6 @@ class SessionDatabase:
             raise self._failed(error) from error
         strings.new.clear()
         self.written_seq = self._seq
-
-    def close(self) -> None:
-        """Close the file without what was not committed."""
-        if self._ended and not self._failure and not self._connection.in_transaction:
-            close_for_good(self._connection)
-        else:
-            self._connection.close()
 
     def _begin(self) -> None:
         if self._connection.in_transaction:
@@ -237,8 +216,8 @@ class SessionDatabase:
         session = self.session
         meta = {
             **schema.META_ROWS,
-            SESSION_KEY: session.session_id,
-            END_KEY: "unknown",
+            schema.SESSION_KEY: session.session_id,
+            schema.END_KEY: schema.NOT_ENDED,
         }
         self._connection.executemany("INSERT INTO META_DATA VALUES (?,?)", meta.items())
         execute("INSERT INTO HOST_INFO VALUES (?,?)", (host_uid(), session.process.host))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +15,12 @@ from msmon.records.batch import Batch
 from msmon.sessions import UNKNOWN_RANK, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
+from msmon.sinks.sqlite.copies import warn_of_copies
 from msmon.sinks.sqlite.pairing import set_apart_unpaired
 from msmon.sinks.sqlite.session_file import SessionDatabase
+
+MAX_LOOKED_AT = 1000
+"""Directories in which copies without a log are looked for."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +65,10 @@ class SqliteSink(ExportSink):
         self._ended: dict[str, SessionDatabase] = {}
         self._complete: dict[_Launch, dict[int, Path]] = {}
         """Launch → rank → its newest file. Who compares ranks reads the newest only."""
+        self._looked_at: set[Path] = set()
+        """Directories in which copies without a log were looked for."""
+        if self.options.get("path"):
+            self._look_for_copies(Path(os.path.realpath(self.options["path"])))
 
     def open_session(self, session: SessionInfo, progress: Progress | None = None) -> SessionOutput:
         for group in (self._open, self._ended):
@@ -68,6 +78,7 @@ class SqliteSink(ExportSink):
         placed = self.placed(session)
         if placed is None:
             return SessionOutput()
+        self._look_for_copies(Path(placed.settings.log_file))
         database = SessionDatabase(placed, progress or Progress())
         self._open[session.session_id] = database
         return SessionOutput((str(database.path),), database.written_seq)
@@ -122,6 +133,15 @@ class SqliteSink(ExportSink):
             set_apart_unpaired(list(paths.values()))
         except (SinkError, OSError, sqlite3.Error) as error:
             _log.warning("collectives in %s are left unmatched: %s", database.path.parent, error)
+
+    def _look_for_copies(self, directory: Path) -> None:
+        """Name the files there that were copied without their log, once."""
+        if directory in self._looked_at or len(self._looked_at) >= MAX_LOOKED_AT:
+            return
+        self._looked_at.add(directory)
+        ours = {database.path for database in (*self._open.values(), *self._ended.values())}
+        with contextlib.suppress(OSError):
+            warn_of_copies(directory, ours)
 
     def close(self) -> None:
         for database in (*self._open.values(), *self._ended.values()):

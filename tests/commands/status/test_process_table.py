@@ -122,6 +122,11 @@ def test_problems_are_shown_per_rank():
     assert "dropped: uplink 12, decode unknown" in lines[2]
 
 
+def test_a_silent_process_is_said_to_run():
+    (line,) = (item.plain for item in notes([row(0, settings=None, state="silent")]))
+    assert "it runs but says nothing" in line
+
+
 def test_who_waits_for_others_says_for_whom():
     pids = list(range(11, 21))
     (line,) = (item.plain for item in notes([row(0, settings=None, waits_for=pids)]))

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from msmon.conversion.sources.search import find_sources
 from msmon.errors import UsageError
-from msmon.records.batch import printable
+from msmon.records.batch import Batch, printable
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import INVALID_ID, ActivityKind
+from msmon.sessions import MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
+from msmon.sinks.sqlite.sink import SqliteSink
+
+START_NS = 1_790_000_000_000_000_000
 
 Rows = dict[str, list[tuple[Any, ...]]]
 
@@ -134,3 +140,29 @@ def test_a_directory_stands_for_its_exported_files(
     (tmp_path / "notes.txt").write_text("mine")
     sources = find_sources([tmp_path])
     assert [source.process.rank for source in sources] == [0, 0, 1, 1, 2, 2]
+
+
+def test_names_of_collectives_take_no_memory(tmp_path: Path, read: Callable[..., Any]) -> None:
+    count = 20_000
+    records = np.zeros(count, DTYPES[ActivityKind.Communication])
+    records["kind"] = ActivityKind.Communication
+    records["start_ns"] = START_NS + np.arange(count)
+    records["end_ns"] = records["start_ns"] + np.uint64(1)
+    records["name"], records["comm_name"] = 1, 2
+    batch = Batch(ActivityKind.Communication, records, ("", "hcom_allReduce_" * 10, "group"))
+    sink = SqliteSink()
+    settings = MonitorSettings(kinds="Communication", log_file=str(tmp_path))
+    process = ProcessInfo("host-a", 500, 7, rank=0)
+    (path,) = sink.open_session(SessionInfo("s", process, settings, START_NS)).files
+    sink.write_records("s", 2, batch)
+    sink.close_session("s", 3, SessionEnd(START_NS, "stopped"))
+    sink.commit()
+    tracemalloc.start()
+    try:
+        (source,) = find_sources([Path(path)])
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    found = sum(map(len, source.batches(lambda size: None)))
+    assert (found, source.problems, source.skipped) == (count, [], 0)
+    assert held_bytes < 500_000

@@ -14,7 +14,7 @@ import pytest
 
 from msmon.agent.ranks.evidence import start_time
 from msmon.daemon.access.authentication import Peer
-from msmon.daemon.access.identity import confirmed, seen_by_kernel
+from msmon.daemon.access.identity import confirmed, seen_by_kernel, still_runs
 from msmon.daemon.access.roles import Role
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
@@ -143,3 +143,25 @@ def test_a_name_with_blanks_and_parentheses_is_no_trap(tmp_path):
     seen = seen_by_kernel(4711, tmp_path)
     assert seen is not None
     assert (seen.own_pid, seen.start_time, seen.container) == (2, 77, "")
+
+
+def test_a_process_runs_until_it_has_ended(child):
+    info = claim(child.pid)
+    assert still_runs(info, peer(child.pid)) is True
+    child.stdin.close()
+    child.poll()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now
+    assert still_runs(info, peer(child.pid)) is False
+    child.wait()
+    assert still_runs(info, peer(child.pid)) is False
+
+
+def test_another_process_with_the_same_pid_is_another_one(child):
+    former = dataclasses.replace(claim(child.pid), start_time=1)
+    assert still_runs(former, peer(child.pid)) is False
+
+
+def test_of_a_process_that_is_not_seen_here_nothing_is_known():
+    assert still_runs(claim(os.getpid()), peer(0)) is None
+    remote = Peer(Role.AGENT, "key node7", "public key")
+    assert still_runs(claim(os.getpid()), remote) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery, WindowDelivery
 from msmon.daemon.process import Life, Process
+from msmon.daemon.streams.admission import MAX_OPEN_SESSIONS_PER_PROCESS
 from msmon.daemon.streams.from_wire import MAX_WINDOW_BYTES
 from msmon.daemon.streams.losses import unreadable
 from msmon.daemon.streams.streams import Streams
@@ -180,6 +182,16 @@ def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
     setting.streams.expire(112.0)
     (close,) = (call for call in setting.outputs.calls if isinstance(call, Closing))
     assert (close.seq, close.end.reason, close.end.counts) == (2, "lost", Counts({"Kernel": 7}))
+
+
+def test_sessions_of_a_program_that_was_replaced_are_closed_and_make_room(setting):
+    process = setting.process()
+    for number in range(MAX_OPEN_SESSIONS_PER_PROCESS + 1):
+        setting.take(process, dataclasses.replace(opened(), session_id=f"s{number}"))
+        setting.streams.end_replaced(process)
+    closes = [call for call in setting.outputs.calls if isinstance(call, Closing)]
+    assert len(closes) == MAX_OPEN_SESSIONS_PER_PROCESS + 1
+    assert {close.end.reason for close in closes} == {"replaced"}
 
 
 def so_far(index: int, kernels: int) -> WindowSoFar:
