@@ -81,8 +81,9 @@ class Peer:
         return any(event.state == "disconnected" for event in self._watch.events())
 
     def close(self) -> None:
-        self._watch.close()
-        self.socket.close()
+        if not self.socket.closed:
+            self._watch.close()
+            self.socket.close()
 
 
 @pytest.fixture
@@ -110,7 +111,9 @@ def test_who_asks_too_much_is_hung_up_on_and_nobody_else(daemon, peers, agent, w
     assert daemon.log.read_text().count("sends too much") == 1
 
 
-def test_a_revoked_key_loses_its_open_connections(daemon, wait_for):
+@pytest.fixture
+def remote(daemon) -> Iterator[Peer]:
+    """An agent with a key, connected over TCP. It has said hello as process 5 and says no more."""
     pair = KeyPair.generate()
     clients = daemon.directory / "keys" / "clients"
     clients.mkdir(mode=0o700, parents=True)
@@ -120,20 +123,30 @@ def test_a_revoked_key_loses_its_open_connections(daemon, wait_for):
     port = free_port()
     daemon.start("--listen", f"127.0.0.1:{port}")
     local = daemon.endpoint()
-    remote = type(local)(f"tcp://127.0.0.1:{port}", local.server_public_key, pair)
     context = zmq.Context()
-    peer = Peer(context, remote)
-    try:
-        hello = Hello("0", "agent", ProcessInfo("far", 5, 1))
-        peer.socket.send_multipart(encode(hello, "1"))
-        assert peer.socket.poll(5000)
-        (clients / "node7.key").unlink()
-        wait_for(peer.ended, "the connection is closed, though the peer keeps silent")
-        refused = "is not allowed"
-        wait_for(lambda: refused in daemon.log.read_text(), "its return is refused by name")
-    finally:
-        peer.close()
-        context.term()
+    url = f"tcp://127.0.0.1:{port}"
+    peer = Peer(context, type(local)(url, local.server_public_key, pair))
+    hello = Hello("0", "agent", ProcessInfo("far", 5, 1))
+    peer.socket.send_multipart(encode(hello, "1"))
+    assert peer.socket.poll(5000)
+    yield peer
+    peer.close()
+    context.term()
+
+
+def test_a_revoked_key_loses_its_open_connections(daemon, remote, wait_for):
+    (daemon.directory / "keys" / "clients" / "node7.key").unlink()
+    wait_for(remote.ended, "the connection is closed, though the peer keeps silent")
+    refused = "is not allowed"
+    wait_for(lambda: refused in daemon.log.read_text(), "its return is refused by name")
+
+
+def test_a_silent_process_of_another_machine_is_there_while_its_connection_is(
+    daemon, remote, in_state
+):
+    in_state(5, "silent")
+    remote.close()
+    in_state(5, "lost")
 
 
 def test_a_message_that_never_ends_does_not_fill_the_memory(daemon, agent, wait_for):
