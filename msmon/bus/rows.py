@@ -16,6 +16,7 @@ from typing import Annotated, Optional, Union
 
 from msmon.bounds import (
     Bound,
+    Count,
     CountsByKind,
     HostName,
     Identifier,
@@ -156,7 +157,7 @@ def outcome_of(rows: Iterable[AnswerRow | MissingRow]) -> Outcome:
 
 @dataclass(frozen=True)
 class OutputRow(Facts):
-    """One output of the daemon. ``written`` and ``drops`` count records."""
+    """One output of the daemon. ``written`` and ``drops`` count records, ``windows`` windows."""
 
     name: Word
     options: Annotated[dict[Word, Sentence], Bound(64)] = field(default_factory=dict)
@@ -164,6 +165,7 @@ class OutputRow(Facts):
     written: CountsByKind = field(default_factory=dict)
     drops: Drops = field(default_factory=dict)
     problem: Prose = ""
+    windows: Count = 0
 
 
 @dataclass(frozen=True)

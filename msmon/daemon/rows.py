@@ -60,8 +60,10 @@ def status_row(
     running_id = streams.id_of(process, status.session_id)
     session_id = running_id or process.session_id
     stream = streams.get(session_id) if session_id else None
-    counts = (stream.final_counts if stream else None) or status.counts
     alive = process.is_there
+    counts = (stream.final_counts if stream else None) or status.counts
+    if stream is not None and not alive and not stream.closed:
+        counts = stream.counts_without_agent(counts)
     silent_s = max(0.0, now_s - process.last_seen_s)
     state = ProcessState.WAITING if trainers else status.state
     if process.life is Life.SILENT:
@@ -84,7 +86,7 @@ def status_row(
         unavailable_kinds=status.unavailable_kinds,
         stuck_in=status.stuck_in if alive else "",
         library=status.library,
-        problem=_problem(status, stream),
+        problem=_problem(status, stream, outputs.problem(session_id) if stream else ""),
         trace=status.trace,
         version=process.version,
         waits_for=[trainer.info.pid for trainer in trainers] or None,
@@ -105,8 +107,10 @@ def _step_age_s(status: Status, silent_s: float) -> float:
     return status.step_age_s if status.step_age_s < 0 else round(status.step_age_s + silent_s, 3)
 
 
-def _problem(status: Status, stream: Stream | None) -> str:
-    return "; ".join(filter(None, [status.problem, stream.problem if stream else ""]))
+def _problem(status: Status, stream: Stream | None, of_outputs: str) -> str:
+    waiting = f"what was recorded can't be written: {of_outputs}" if of_outputs else ""
+    of_stream = stream.problem if stream else ""
+    return "; ".join(filter(None, [status.problem, of_stream, waiting]))
 
 
 def _for_strangers(row: StatusRow) -> StatusRow:

@@ -5,9 +5,12 @@ The main way itself is the walk-through of the README; tests/docs runs it.
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from job import Job, wait_for
@@ -63,3 +66,24 @@ def test_each_way_to_reach_nobody_has_its_own_message(job: Job):
     rank.kill()
     wait_for(lambda: row(job).state == "lost", "the rank to be lost")
     assert "was registered and fell silent" in stop("--pid", str(rank.pid))
+
+
+def test_a_rank_that_was_killed_counts_what_came_and_a_stop_tells_of_it(
+    registered: Job, tmp_path: Path
+) -> None:
+    exports = tmp_path / "out"
+    start = ("npu-monitor", "start", "--kind", "Kernel", "--log-file", str(exports))
+    assert registered.msmon(*start).returncode == 0
+    wait_for(lambda: row(registered).received, "the first records")
+    registered.ranks[0].kill()
+    wait_for(lambda: row(registered).state == "lost", "the rank to be lost")
+    found = row(registered)
+    stopped = registered.msmon("npu-monitor", "stop")
+    assert stopped.returncode == 1
+    assert "the process vanished" in stopped.stdout
+    assert found.files[0] in stopped.stdout
+    assert "vanished" not in registered.msmon("npu-monitor", "stop").stdout
+    with contextlib.closing(sqlite3.connect(found.files[0])) as database:
+        (written,) = database.execute("SELECT count(*) FROM COMPUTE_TASK_INFO").fetchone()
+    assert found.kept["Kernel"] >= written > 0
+    assert found.drops == {"uplink": None}

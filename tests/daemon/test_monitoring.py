@@ -127,7 +127,7 @@ def test_an_export_that_cannot_be_made_is_refused_before_anything_starts(daemon,
     blocked = daemon.directory / "file"
     blocked.write_text("")
     with pytest.raises(CommandRefused, match="not a directory"):
-        daemon.command("start", {"log_file": str(blocked)})
+        daemon.command("start", {"log_file": str(blocked)}, wait_s=20.0)
     assert not one.got(Command)
 
 

@@ -75,7 +75,9 @@ def test_stages_that_an_agent_invents_are_one_and_the_row_is_read_by_its_receive
     one.status = Status(ProcessState.MONITORING, session_id="5e55104", counts=Counts(drops=drops))
     stream = SimpleNamespace(problem="", drops={"decode": 2}, final_counts=None)
     streams = SimpleNamespace(get=lambda _: stream, id_of=lambda *_: "x")
-    outputs = SimpleNamespace(drops=lambda _: {"sink": 3, "disk": None}, files=lambda _: ())
+    outputs = SimpleNamespace(
+        drops=lambda _: {"sink": 3, "disk": None}, files=lambda _: (), problem=lambda _: ""
+    )
     row = status_row(one, OWNER, streams, outputs, 1.0)
     assert row.drops == {"slots": 1, "other": 30, "decode": 2, "sink": 3, "disk": None}
     assert decode(encode(Reply("ok", rows=[row]))).message.rows == [row]

@@ -120,9 +120,9 @@ def show_answer(reply: Reply, json_wanted: bool) -> int:
     if json_wanted:
         click.echo(as_json(reply))
         return 0 if succeeded else 1
-    if reply.outcome not in HEADLINES:  # there the text says what the rows say
-        for row in in_rank_order(reply.answer_rows):
-            show_row(row)
+    for row in in_rank_order(reply.answer_rows):
+        if isinstance(row, AnswerRow) or reply.outcome not in HEADLINES:
+            show_row(row)  # of what is missing everywhere the text of the answer tells
     if not succeeded:
         _show_failure(reply)
     return 0 if succeeded else 1

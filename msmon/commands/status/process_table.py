@@ -105,7 +105,12 @@ def _output_line(output: OutputRow) -> Text:
     if output.problem:
         return line.append(sentence(output.problem), style="red")
     drops = _drops_by_stage(output.drops) or "nothing"
-    return line.append(f"{short_count(total(output.written))} records written, dropped {drops}")
+    written = []
+    if output.windows:
+        written.append(f"{short_count(output.windows)} windows")
+    if output.written or not output.windows:
+        written.append(f"{short_count(total(output.written))} records")
+    return line.append(f"{' and '.join(written)} written, dropped {drops}")
 
 
 def process_table(rows: Sequence[StatusRow]) -> Table:

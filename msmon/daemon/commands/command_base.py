@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Union
 
 from msmon.bus.messages import MonitorRequest, Reply, Selection, TraceRequest
-from msmon.bus.rows import AnswerRow, outcome_of
+from msmon.bus.rows import AnswerRow, MissingRow, outcome_of
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.commands.commander import Commander
@@ -57,14 +57,15 @@ class Commands(ABC, Generic[Request]):
         fields = await self.checked(request, peer)
         deadline_s = time.monotonic() + min(max(request.timeout_s, 0.0), MAX_TIMEOUT_S)
         selected = self._selected(request.selection, peer)
+        missing: list[AnswerRow | MissingRow] = [*self.vanished(request, peer), *selected.missing]
         if not selected.processes:
-            return Reply(selected.outcome, selected.text, selected.next_step, [*selected.missing])
+            return Reply(selected.outcome, selected.text, selected.next_step, [*missing])
         chosen, note = self.chosen(selected.processes, request)
         allowed = [process for process in chosen if peer.may_command(process.peer)]
         answers = await self.ask(allowed, Order(request, peer, fields, deadline_s))
         by_key = {process.key: row for process, row in zip(allowed, answers)}
         rows = [by_key.get(process.key) or foreign_row(process, peer) for process in chosen]
-        return Reply(outcome_of([*rows, *selected.missing]), note, rows=[*rows, *selected.missing])
+        return Reply(outcome_of([*rows, *missing]), note, rows=[*rows, *missing])
 
     @abstractmethod
     async def checked(self, request: Request, peer: Peer) -> dict[str, Any]:
@@ -73,6 +74,10 @@ class Commands(ABC, Generic[Request]):
     @abstractmethod
     async def ask(self, processes: Sequence[Process], order: Order[Request]) -> list[AnswerRow]:
         """Have the processes carry out the order; return a row for each, in their order."""
+
+    def vanished(self, request: Request, peer: Peer) -> list[AnswerRow]:
+        """Return rows on processes that are no longer there and that the request is about."""
+        return []
 
     def candidates(self) -> list[Process]:
         """Return the processes that a command can be for."""

@@ -23,7 +23,7 @@ from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.process import Process
 from msmon.daemon.registry import Registry
 from msmon.daemon.rows import identity
-from msmon.daemon.selection import ranks_meant
+from msmon.daemon.selection import Chooser, ranks_meant
 from msmon.daemon.streams.stream import owner_of, writes_anywhere
 from msmon.daemon.streams.streams import Streams
 from msmon.errors import MsmonError, SinkError, UsageError
@@ -102,6 +102,31 @@ class Monitoring(Commands[MonitorRequest]):
             raise refusals[0]  # type: ignore[misc]
         return rows
 
+    def vanished(self, request: MonitorRequest, peer: Peer) -> list[AnswerRow]:
+        """Return rows on the processes that vanished with their sessions; each is told once.
+
+        Where the request names pids or ranks, it gets a row on each that is gone in any case.
+        """
+        selection = request.selection
+        if request.action != MonitorAction.STOP or selection.pids or selection.ranks:
+            return []
+        chooser, now_s = Chooser(selection), time.monotonic()
+        rows = []
+        for stream in self._streams.lost():
+            process = stream.process
+            if stream.loss_told or not chooser.matches(process):
+                continue
+            if not peer.may_command(process.peer):
+                continue
+            stream.loss_told = True
+            text = (
+                f"the process vanished {now_s - process.gone_s:.0f} s ago; "
+                f"{sum(stream.arrived.values())} records of its session had come"
+            )
+            files = list(self._outputs.files(stream.session.session_id))
+            rows.append(AnswerRow(**identity(process, peer), ok=False, text=text, files=files))
+        return rows
+
     def _begin_checks(
         self, processes: Sequence[Process], order: Order[MonitorRequest]
     ) -> dict[Owner, asyncio.Future[_Export]]:
@@ -178,6 +203,8 @@ class Monitoring(Commands[MonitorRequest]):
             next_step=answer.next_step,
             session_id=self._streams.id_of(process, answer.session_id),
         )
+        if answer.ok and action == MonitorAction.STOP and not row.session_id:
+            return await self._with_former(row, process, order.deadline_s)
         if not answer.ok or not row.session_id:
             return row
         if action == MonitorAction.START:
@@ -228,6 +255,17 @@ class Monitoring(Commands[MonitorRequest]):
         if not complete:
             return dataclasses.replace(row, text=f"{row.text}; its outputs are still being written")
         return row
+
+    async def _with_former(self, row: AnswerRow, process: Process, deadline_s: float) -> AnswerRow:
+        """Repeat why a stop has failed, while the records of that session are not written."""
+        session_id = process.session_id
+        stream = self._streams.get(session_id)
+        if stream is None or not stream.closed or not self._outputs.problem(session_id):
+            return row
+        text = f"{row.text}, but the last session is not written"
+        return await self._with_files(
+            dataclasses.replace(row, session_id=session_id, text=text), deadline_s
+        )
 
     def _written(self, session_id: str) -> str:
         """Return what each output of records has made of a session that ended."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from msmon.bus.places import Unguarded, require_guarded
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.rights import group_of
-from msmon.errors import SinkError
+from msmon.errors import MsmonError, SinkError, UsageError
 from msmon.sinks.exports import DIRECTORY_MODE, require_below
 
 _HOLD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,6 +44,17 @@ class ExportRoots:
     def require(self, resolved: str) -> None:
         """Raise UsageError unless a path without links lies below a root."""
         require_below(Path(resolved), self._roots)
+
+    def advised(self, refusal: MsmonError, path: str, owner: Owner) -> MsmonError:
+        """Return the refusal of a path; it names the owner's personal directories, if any help."""
+        personal = [root / _login(owner.uid) for root in self._roots if owner.uid > 0]
+        wanted = Path(os.path.normpath(path))
+        inside = any(place == wanted or place in wanted.parents for place in personal)
+        if os.geteuid() != 0 or not personal or inside:
+            return refusal
+        places = " or ".join(map(str, personal))
+        kind = UsageError if isinstance(refusal, UsageError) else SinkError
+        return kind(refusal.message, f"choose {places}, or a directory in it")
 
     def make_personal(self, path: str, owner: Owner) -> None:
         """Make an owner's personal directory where ``path`` lies in it and it is missing.

@@ -128,12 +128,19 @@ class Output(SessionQueue):
             problems = list(filter(None, (self._problem_of(item, now_s) for item in sessions)))
             return OutputRow(
                 name=self.name,
-                options={key: str(value) for key, value in self._options.items()},
+                options=self._shown_options(),
                 queue_bytes=self._held_bytes,
                 written=dict(self._writer.written),
+                windows=self._writer.windows,
                 drops=merged_drops(*(session.counted_drops for session in sessions)),
                 problem=problems[0] if problems else "",
             )
+
+    def _shown_options(self) -> dict[str, str]:
+        """Return the options in force; of an export whose it is, for each session has its own."""
+        if self.owner is not None:
+            return {"owner": self.owner.name}
+        return {key: str(value) for key, value in self._options.items()}
 
     def begin_close(self, deadline_s: float) -> None:
         """Take nothing more; what is queued is written until the (monotonic) deadline."""

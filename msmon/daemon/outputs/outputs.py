@@ -112,6 +112,8 @@ class Outputs:
                     self.roots.require(answer)  # what the process says is not believed
                 except MsmonError as error:
                     answer = error
+            if isinstance(answer, MsmonError) and not anywhere:
+                answer = self.roots.advised(answer, path, owner)
             done(answer)
 
         export = self._export(EXPORT_SINKS[export_type], owner)

@@ -22,6 +22,7 @@ from msmon.daemon.outputs.delivery import (
     Forgetting,
     Opening,
     Request,
+    WindowDelivery,
 )
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.hosts import HostEnded, SinkHost
@@ -62,6 +63,8 @@ class SessionWriter:
     ) -> None:
         self.written: dict[str, int] = {}
         """Kind → records that the sink has committed."""
+        self.windows = 0
+        """Windows that the sink has committed."""
         self.commit_at_s: float | None = None
         """When the next commit is due (monotonic); None: there is nothing to commit."""
         self._queue = queue
@@ -248,6 +251,8 @@ class SessionWriter:
                     kind = ActivityKind(delivery.kind).name
                     self.written[kind] = added(self.written.get(kind, 0), delivery.count)
                     session.written = added(session.written, delivery.count)
+                elif isinstance(delivery, WindowDelivery):
+                    self.windows = added(self.windows, 1)
             self._queue.hold(session, session.size_bytes - before_bytes)
             if session.waiting:
                 self._queue.schedule(session)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msmon.bounds import added
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
@@ -13,7 +16,7 @@ from msmon.daemon.outputs.delivery import WindowDelivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.process import Process
 from msmon.errors import CommandRefused
-from msmon.sessions import Counts, Drops, SessionEnd, SessionInfo, merged_drops
+from msmon.sessions import Counts, Drops, DropStage, SessionEnd, SessionInfo, merged_drops
 
 MAX_ID_CHARACTERS = 48
 """An agent's id for a session: 32 hexadecimal digits. With the owner it stays below 64."""
@@ -46,6 +49,10 @@ class Stream:
     """How it ended, with its final counts; None while it is open."""
     drops: Drops = field(default_factory=dict)
     """What the daemon lost of it before it came to the outputs."""
+    arrived: dict[str, int] = field(default_factory=dict)
+    """Kind → records that have come."""
+    loss_told: bool = False
+    """A stop has told that the process vanished with this session."""
 
     so_far: WindowDelivery | None = None
     """What its agent has told of the window that is open."""
@@ -55,6 +62,24 @@ class Stream:
     def lose(self, drops: Drops) -> None:
         """Count what the daemon has lost of it."""
         self.drops = merged_drops(self.drops, drops)
+
+    def arrives(self, kind: str, count: int) -> None:
+        """Count records that have come."""
+        self.arrived[kind] = added(self.arrived.get(kind, 0), count)
+
+    def counts_without_agent(self, told: Counts) -> Counts:
+        """Return the counts of a session whose process vanished; ``told``: by its last heartbeat.
+
+        They are at least what has come. What it had not sent yet is lost, and nobody counted it.
+        """
+        settings = self.session.settings
+        stage = DropStage.UPLINK if settings.ship_records else DropStage.WINDOWS
+        return dataclasses.replace(
+            told,
+            received=_at_least(told.received, self.arrived),
+            kept=_at_least(told.kept, self.arrived),
+            drops=merged_drops(told.drops, {stage: None}),
+        )
 
     @property
     def owner(self) -> Owner:
@@ -77,6 +102,11 @@ class Stream:
         if former is not process and (process.info.key, process.peer.credential) != known:
             raise CommandRefused(f"session {self.agent_id} belongs to another process")
         self.process = process
+
+
+def _at_least(counts: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
+    kinds = dict.fromkeys([*counts, *least])
+    return {kind: max(counts.get(kind, 0), least.get(kind, 0)) for kind in kinds}
 
 
 def owner_of(peer: Peer) -> Owner:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from msmon.bus.messages import SessionOpened, WindowReport, WindowSoFar
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.outputs.delivery import Closing, Delivery
+from msmon.daemon.outputs.delivery import BatchDelivery, Closing, Delivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.process import Process
@@ -37,7 +37,15 @@ from msmon.daemon.streams.openings import Openings
 from msmon.daemon.streams.running_windows import RunningWindows
 from msmon.daemon.streams.stream import Stream, daemon_id
 from msmon.errors import CommandRefused, MsmonError
-from msmon.sessions import LOST_END, REPLACED_END, MonitorSettings, SessionEnd, SessionInfo
+from msmon.records.kinds import ActivityKind
+from msmon.sessions import (
+    LOST_END,
+    REPLACED_END,
+    Counts,
+    MonitorSettings,
+    SessionEnd,
+    SessionInfo,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -226,6 +234,8 @@ class Streams:
             self._windows.forget(stream)
             stream.closed, stream.closed_s = True, time.monotonic()
             stream.end = delivery.end
+        if isinstance(delivery, BatchDelivery):
+            stream.arrives(ActivityKind(delivery.kind).name, delivery.count)
         self._outputs.put(delivery)
 
     def committed(self, session_id: str, seq: int) -> None:
@@ -279,6 +289,14 @@ class Streams:
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
 
+    def lost(self) -> list[Stream]:
+        """Return the streams whose process vanished with them."""
+        return [
+            stream
+            for stream in self._streams.values()
+            if stream.lost or not (stream.closed or stream.process.is_there)
+        ]
+
     def end_replaced(self, process: Process) -> None:
         """Close what a process has open whose program was replaced by another one (``execv``)."""
         now_s = time.monotonic()
@@ -300,9 +318,11 @@ class Streams:
         """Close a session in the place of its agent."""
         status = stream.process.status
         silent_s = now_s - stream.process.last_seen_s
-        end = SessionEnd(time.time_ns() - int(silent_s * 1e9), reason)
+        told = Counts()
         if status is not None and status.session_id == stream.agent_id:
-            end = dataclasses.replace(end, counts=status.counts)
+            told = status.counts
+        end_ns = time.time_ns() - int(silent_s * 1e9)
+        end = SessionEnd(end_ns, reason, stream.counts_without_agent(told))
         stream.closed, stream.closed_s = True, now_s
         stream.end = end
         if stream.so_far is not None:

@@ -151,7 +151,9 @@ def test_a_user_can_not_export_where_only_others_may_write(daemon: Daemon, place
     refused = daemon.check(place / "bob" / "run")
     assert isinstance(refused, SinkError)
     assert "can't be written" in refused.message or "Permission denied" in refused.message
-    assert isinstance(daemon.check(Path("/root/x")), UsageError)
+    nowhere = daemon.check(Path("/root/x"))
+    assert isinstance(nowhere, UsageError)
+    assert nowhere.next_step == f"choose {place}/{ALICE.uid}, or a directory in it"
     assert isinstance(daemon.check(Path("/root/x"), anywhere=True), MsmonError)
     (place / "alice" / "link").symlink_to("/root")
     assert isinstance(daemon.check(place / "alice" / "link" / "x"), MsmonError)

@@ -181,7 +181,20 @@ def test_a_session_of_a_vanished_process_is_closed_after_the_grace(setting):
     setting.streams.expire(111.0)
     setting.streams.expire(112.0)
     (close,) = (call for call in setting.outputs.calls if isinstance(call, Closing))
-    assert (close.seq, close.end.reason, close.end.counts) == (2, "lost", Counts({"Kernel": 7}))
+    assert (close.seq, close.end.reason) == (2, "lost")
+    assert close.end.counts == Counts({"Kernel": 7}, drops={"windows": None})
+
+
+def test_of_a_vanished_process_counts_at_least_what_came_and_nobody_knows_the_rest(setting):
+    process = setting.process()
+    process.status = Status("monitoring", session_id="s", counts=Counts({"Kernel": 7}))
+    setting.take(process, opened(ship_records=True))
+    payload = (bytes(9 * DTYPES[ActivityKind.Kernel].itemsize), b"")
+    setting.streams.take(process, Records("s", 2, int(ActivityKind.Kernel), 9), payload)
+    process.life, process.gone_s = Life.LOST, 100.0
+    setting.streams.expire(111.0)
+    end = setting.outputs.calls[-1].end
+    assert end.counts == Counts({"Kernel": 9}, {"Kernel": 9}, drops={"uplink": None})
 
 
 def test_sessions_of_a_program_that_was_replaced_are_closed_and_make_room(setting):
