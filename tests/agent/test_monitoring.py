@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 
 from msmon.agent.link.uplink import KEPT_BYTES
-from msmon.bus.messages import GapReport, SessionNote, WindowSoFar
+from msmon.bus.messages import (
+    Acknowledged,
+    GapReport,
+    Records,
+    SessionNote,
+    Status,
+    WindowSoFar,
+)
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 
@@ -109,6 +116,10 @@ sys.stdin.read()
 """
 
 
+def received_at_last(daemon) -> list[int]:
+    return [status.counts.received.get("Kernel", 0) for status in daemon.of_type(Status)[-3:]]
+
+
 def test_a_burst_that_exceeds_the_uplink_waits_in_its_buffers_and_nothing_is_lost(
     daemon, job, wait_for
 ):
@@ -117,9 +128,17 @@ def test_a_burst_that_exceeds_the_uplink_waits_in_its_buffers_and_nothing_is_los
     daemon.await_hello()
     session_id = daemon.command("monitor.start", kinds="Kernel", ship_records=True).session_id
     assert 2_000_000 * DTYPES[ActivityKind.Kernel].itemsize > 1.5 * KEPT_BYTES
+    daemon.acknowledging = False
     started.line()
     assert started.output() == "recorded"
-    wait_for(lambda: daemon.records_of(session_id) > 1_000_000, "half of the records")
+    wait_for(
+        lambda: min(received_at_last(daemon)) == max(received_at_last(daemon)) > 300_000,
+        "an uplink that is full",
+    )
+    assert received_at_last(daemon)[-1] < 2_000_000
+    daemon.acknowledging = True
+    daemon.send(Acknowledged(session_id, max(item.seq for item in daemon.of_type(Records))))
+    wait_for(lambda: received_at_last(daemon)[-1] == 2_000_000, "all records")
     answer = daemon.command("monitor.stop")
     assert "2000000 records recorded = 2000000 sent" in answer.text
     counts = daemon.await_closed().end.counts

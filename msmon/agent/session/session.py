@@ -126,12 +126,7 @@ class MonitoringSession:
         next_s = time.monotonic() + self._pace.tick_s
         if self.paused:
             return min(next_s, self._deadline_s)
-        return min(
-            next_s,
-            self._next_flush_s,
-            self._window_end_s,
-            self._deadline_s,
-        )
+        return min(next_s, self._next_flush_s, self._window_end_s, self._deadline_s)
 
     @property
     def due(self) -> bool:
