@@ -148,7 +148,9 @@ class Agent:
             library=now.library,
             flush_age_s=_age_s(now.flushed_monotonic_s),
             problem=now.problem,
-            trace=dataclasses.replace(trace, step_s=self._steps.step_s),
+            trace=dataclasses.replace(
+                trace, step_s=self._steps.step_s, steps_are=self._steps.counts
+            ),
         )
 
 

@@ -132,6 +132,11 @@ def set_step(step: int) -> None:
     _steps.set(step)
 
 
+def report_step(step: int, what: str) -> None:
+    """Take a framework's own number of steps, of which ``what`` says where it comes from."""
+    _steps.report(step, what)
+
+
 def watch_steps() -> None:
     """Take steps from the frameworks that this process has imported or will import."""
     global _watch

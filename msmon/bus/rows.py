@@ -66,6 +66,8 @@ class TraceRow(Facts):
     """Options that the profiler can't honour."""
     step_s: float = 0.0
     """Mean seconds per step of the process; 0: unknown."""
+    steps_are: Sentence = ""
+    """What is counted as a step in the process, for people; empty: nothing yet."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -122,6 +123,17 @@ def test_a_field_that_is_not_known_is_never_dropped(message):
     assert caught.value.next_step.endswith("upgrade msmon on the side of the daemon")
 
 
+ADDED_TO_ROWS = {"steps_are"}
+"""Fields of rows that came later; an older side passes them over."""
+
+
+def without_additions(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {name: item for name, item in value.items() if name not in ADDED_TO_ROWS}
+        return {name: without_additions(item) for name, item in kept.items()}
+    return [without_additions(item) for item in value] if isinstance(value, list) else value
+
+
 REPLIES = json.loads(Path(__file__).with_name("replies_of_1_0.json").read_text())
 
 
@@ -131,9 +143,9 @@ def test_a_reply_stays_as_it_was_on_the_wire_and_in_json(name):
     frame = bytes.fromhex(REPLIES[name]["frame"])
     message = decode([frame]).message
     (sent,) = encode(message, "1")
-    assert without_version(sent) == without_version(frame)
+    assert without_additions(without_version(sent)) == without_version(frame)
     if isinstance(message, Reply):
-        assert json.loads(as_json(message)) == REPLIES[name]["json"]
+        assert without_additions(json.loads(as_json(message))) == REPLIES[name]["json"]
 
 
 def test_an_unknown_word_of_a_newer_side_stays_a_text():

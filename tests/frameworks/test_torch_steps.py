@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
-from msmon.agent.steps import optimizers as optimizer_steps
+from msmon.agent.steps import sources
 from msmon.agent.steps.counter import StepCounter
 
 pytestmark = pytest.mark.xdist_group("torch_steps")
@@ -17,8 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/t
 @pytest.fixture(scope="module")
 def steps() -> StepCounter:
     counter = StepCounter()
-    module = importlib.import_module("torch.optim.optimizer")
-    optimizer_steps.install(module, counter.advance_by_hook)
+    sources.watch(counter, pytest.fail).start()
     return counter
 
 
@@ -51,3 +48,27 @@ def test_schedulers_and_closures_do_not_disturb(steps, parameters):
         optimizer.step(lambda: parameters[0].sum())
         scheduler.step()
     assert steps.count == before + 3
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_step_that_the_gradient_scaler_leaves_out_counts(steps, parameters, enabled):
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+    before = steps.count
+    for gradient in (1.0, float("inf"), 1.0, float("nan"), float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale((parameters[0] * gradient).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert steps.count == before + 6
+
+
+def test_a_critic_four_times_and_an_actor_twice_are_one_step(steps, parameters):
+    actor, critic = torch.optim.SGD(parameters, 0.1), torch.optim.Adam(parameters, 0.1)
+    before = steps.count
+    for loop in range(20):
+        for optimizer, times in ((critic, 4), (actor, 2)):
+            for _ in range(times):
+                optimizer.step()
+        assert loop < 10 or steps.count == before + loop + 1
+    assert steps.counts == "loops of 2 optimizers"

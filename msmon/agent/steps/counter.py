@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,21 @@ _RATE_SPAN_S = 1.0
 """The mean time of a step is taken over at least so long, where there are steps."""
 
 
+class Source(enum.IntEnum):
+    """Who tells of steps. The highest one that has told of any counts, and the others don't."""
+
+    NONE = 0
+    REPORT = 1
+    """A framework reports its own number now and then."""
+    WORKER = 2
+    """A worker that serves has computed the whole model once."""
+    OPTIMIZER = 3
+    FRAMEWORK = 4
+    """The job calls ``step()`` of a framework's dynamic profiler."""
+    JOB = 5
+    """The job calls ``msmon.step()``."""
+
+
 class StepCounter:
     """Counts training steps. Any thread may read it.
 
@@ -20,21 +36,23 @@ class StepCounter:
     :meth:`measure` writes (the link's thread).
 
     ``at_boundary``, where set, is called on the training thread after each step that was
-    counted. ``explicit``: the job calls ``msmon.step()``, so steps seen by hooks don't count.
+    counted. ``explicit``: the job calls ``msmon.step()``, so nothing else counts. ``counts``:
+    what is counted as a step, for people; empty before the first.
     ``step_s``: mean seconds per step, 0 when unknown; see :meth:`measure`.
     """
 
     __slots__ = (
-        *("at_boundary", "count", "explicit", "last_monotonic_s"),
-        *("_base_count", "_base_s", "_hooked", "step_s"),
+        *("at_boundary", "count", "counts", "explicit", "last_monotonic_s"),
+        *("_base_count", "_base_s", "_source", "step_s"),
     )
 
     def __init__(self) -> None:
         self.count = 0
+        self.counts = ""
         self.last_monotonic_s = 0.0
         self.explicit = False
         self.at_boundary: Callable[[], None] | None = None
-        self._hooked = False
+        self._source = Source.NONE
         self._base_count, self._base_s, self.step_s = 0, 0.0, 0.0
 
     def advance(self) -> None:
@@ -46,23 +64,35 @@ class StepCounter:
             at_boundary()
 
     def advance_explicitly(self) -> None:
-        """Note the first step that the job itself reports; a hook may have counted it already."""
+        """Note the first step that the job itself reports."""
         self.explicit = True
-        if not self._hooked:
+        self.advance_by(Source.JOB, 1, "calls of msmon.step()")
+
+    def advance_by(self, source: Source, steps: int, what: str) -> None:
+        """Note that steps have ended, unless a higher source tells of steps.
+
+        ``what`` is counted as a step. The first step of a source is not counted where a lower
+        one has told of some: it has counted that step already.
+        """
+        if source < self._source:
+            return
+        self.counts = what
+        counted_already = self._source not in (Source.NONE, source)
+        self._source = source
+        steps -= counted_already
+        if steps > 0:
+            self.count += steps - 1
             self.advance()
 
-    def advance_by_hook(self, steps: int) -> None:
-        """Note that a framework has made steps, unless the job counts itself."""
-        if self.explicit:
-            return
-        self._hooked = True
-        self.count += steps - 1
-        self.advance()
+    def report(self, count: int, what: str) -> None:
+        """Take a framework's own number of steps, where nobody tells of each step."""
+        if count > self.count:
+            self.advance_by(Source.REPORT, count - self.count, what)
 
     def forget(self) -> None:
         """Begin anew in a forked child: the steps so far were its parent's."""
         self.count, self.last_monotonic_s = 0, 0.0
-        self.explicit = self._hooked = False
+        self.explicit, self.counts, self._source = False, "", Source.NONE
         self._base_count, self._base_s, self.step_s = 0, 0.0, 0.0
 
     def set(self, count: int) -> None:

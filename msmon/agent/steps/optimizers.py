@@ -1,15 +1,12 @@
-"""Steps from PyTorch's optimizers: which of their calls are the steps of the training.
+"""Steps from PyTorch's optimizers, and from the gradient scalers that may leave a call out.
 
-PyTorch calls a global hook after every optimizer's ``step()``. A job may have several
-optimizers, so the calls of one of them are chosen as the steps; torch_npu chooses the one
-that was constructed last, and so do we. Examples:
+PyTorch calls a global hook after every optimizer's ``step()``. Which of these calls are steps
+is decided in :mod:`msmon.agent.steps.loops`. With gradient accumulation there is one step per
+update.
 
-* One optimizer: each of its calls is a step. With gradient accumulation that is one step per
-  update. A call that a gradient scaler leaves out because of infinities is no step.
-* A GAN, generator and discriminator in turn: the discriminator's optimizer was constructed
-  last, so its calls count and the generator's don't.
-* A second optimizer is constructed and never used (say, for a later phase): after the first
-  has been called twice, it counts until the second is called.
+A gradient scaler (``torch.amp.GradScaler`` and those of torch_npu) does not call the optimizer
+when a gradient is infinite or no number. The loop is over all the same, so such a call of the
+scaler counts as one of the optimizer.
 """
 
 from __future__ import annotations
@@ -19,83 +16,98 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
+
+from msmon.agent.steps.loops import LoopCounter
 
 
 class OptimizerSteps:
-    """Chooses the optimizer whose calls are the steps. Used on the thread that trains.
+    """Tells the optimizers of a process apart. Used on the thread that trains.
 
-    Optimizers have serials in the order of their construction, and the highest one that is in
-    use counts. An optimizer that is not the newest is chosen only at its *second* call: in a
-    loop "A, B, A, B" in which B is the newest, A's first call may be followed by B's, and the
-    round would count twice. When A is called again before B was, B is not in use; A's two
-    calls were then two steps.
-
-    ``advance`` is called with the number of steps that a call stands for, 1 or 2.
+    ``advance`` is called with the number of steps that have just ended, and what is counted as a
+    step, for people.
     """
 
-    def __init__(self, advance: Callable[[int], None]) -> None:
+    def __init__(self, advance: Callable[[int, str], None]) -> None:
         self._advance = advance
+        self._loops = LoopCounter(self._ended)
         self._serials: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._uncalled: WeakSet[Any] = WeakSet()
         self._last_serial = 0
-        self._unknown = 0
-        self._counting: int | None = None
-        """Serial of the optimizer that counts; None: not chosen yet."""
-        self._seen: set[int] = set()
-        """Serials of optimizers that were called before they were chosen."""
-        self._counted_since_construction = False
-        """Whether a step was counted after the newest optimizer was constructed."""
+        self._last_name = ""
+        self.calls = 0
+        """Calls of optimizers so far."""
 
     def constructed(self, optimizer: Any) -> None:
         """Note a new optimizer."""
-        self._last_serial += 1
-        self._serials[optimizer] = self._last_serial
-        self._counted_since_construction = False
+        self._number(optimizer)
+        self._uncalled.add(optimizer)
+        self._loops.constructed()
 
     def stepped(self, optimizer: Any) -> None:
         """Take a call of an optimizer's ``step`` that has returned."""
+        self.calls += 1
+        self._uncalled.discard(optimizer)
+        self._last_name = type(optimizer).__name__
         serial = self._serials.get(optimizer)
-        if serial is None:  # constructed before the hook was there: older than all others
-            self._unknown -= 1
-            serial = self._serials[optimizer] = self._unknown
-        if serial == self._counting:
-            self._count(1)
-        elif self._counting is None or serial > self._counting:
-            self._consider(serial)
+        if serial is None:  # constructed before the hook was there
+            serial = self._number(optimizer)
+        self._loops.called(serial, len(self._serials), len(self._uncalled) > 0)
 
-    def _consider(self, serial: int) -> None:
-        """Choose an optimizer, newer than the one that counts so far, or wait for its next call."""
-        again = serial in self._seen
-        self._seen.add(serial)
-        newest = serial == self._last_serial or not self._last_serial
-        if not newest and not again:
+    def _number(self, optimizer: Any) -> int:
+        self._last_serial += 1
+        self._serials[optimizer] = self._last_serial
+        return self._last_serial
+
+    def _ended(self, steps: int) -> None:
+        several = self._loops.optimizers_per_loop
+        what = (
+            f"loops of {several} optimizers"
+            if several > 1
+            else f"calls of {self._last_name}.step()"
+        )
+        self._advance(steps, what)
+
+
+class OptimizerHooks:
+    """Hooks into PyTorch, and calls :class:`OptimizerSteps`. Used on the thread that trains."""
+
+    def __init__(self, advance: Callable[[int, str], None]) -> None:
+        self._steps = OptimizerSteps(advance)
+
+    def hook_optimizers(self, module: ModuleType) -> None:
+        """Hook into ``torch.optim.optimizer``."""
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        if register is None:  # before PyTorch 2.0: only msmon.step() counts
             return
-        if self._counting is None or not self._counted_since_construction:
-            self._count(2 if again else 1)
-        # else the optimizer that counted until now has counted this round of the loop already
-        self._counting = serial
+        _note_constructions(module.Optimizer, self._steps)
 
-    def _count(self, steps: int) -> None:
-        self._counted_since_construction = True
-        self._advance(steps)
+        def post_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+            if not _is_inner(optimizer):
+                self._steps.stepped(optimizer)
 
+        # torch.compiler.disable sets this mark too, but would import the compiler: without it,
+        # torch.compile would take the hook into the compiled step
+        post_hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+        register(post_hook)
 
-def install(module: ModuleType, advance: Callable[[int], None]) -> None:
-    """Hook into ``torch.optim.optimizer``; ``advance`` gets the number of steps made."""
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is None:  # before PyTorch 2.0: only msmon.step() counts
-        return
-    steps = OptimizerSteps(advance)
-    _note_constructions(module.Optimizer, steps)
+    def hook_scaler(self, name: str, module: ModuleType) -> None:
+        """Hook into the class ``name`` of a module, a gradient scaler."""
+        scaler: Any = getattr(module, name, None)
+        original = vars(scaler).get("step") if scaler is not None else None
+        if original is None:  # what it inherits is hooked already
+            return
+        steps = self._steps
 
-    def post_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        if not _is_inner(optimizer):
-            steps.stepped(optimizer)
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            before = steps.calls
+            result = original(self, optimizer, *arguments, **keywords)
+            if steps.calls == before:
+                steps.stepped(optimizer)
+            return result
 
-    # torch.compiler.disable sets this mark too, but would import the compiler: without it,
-    # torch.compile would take the hook into the compiled step
-    post_hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    register(post_hook)
+        scaler.step = step
 
 
 def _note_constructions(optimizer_class: Any, steps: OptimizerSteps) -> None:

@@ -238,7 +238,7 @@ def _detail_lines(row: StatusRow) -> Iterable[tuple[str, str]]:
         ("library", row.library),
     )
     yield from ((label, terminal_safe(value)) for label, value in facts if value)
-    yield "step", f"{row.step}, {age_text(row.step_age_s)} ago" if row.step >= 0 else "none seen"
+    yield "step", _step_text(row)
     if row.settings:
         yield "settings", settings_text(row.settings)
     yield from _trace_lines(row)
@@ -255,6 +255,14 @@ def _detail_lines(row: StatusRow) -> Iterable[tuple[str, str]]:
     if row.cpu_s:
         yield "cost", f"{row.cpu_s:.2f} CPU seconds so far"
     yield "seen", f"{age_text(row.last_seen_s)} ago"
+
+
+def _step_text(row: StatusRow) -> str:
+    if row.step < 0:
+        return "none seen"
+    counted = terminal_safe(row.trace.steps_are) if row.trace else ""
+    text = f"{row.step}, {age_text(row.step_age_s)} ago"
+    return f"{text}, counted from {counted}" if counted else text
 
 
 def _trace_lines(row: StatusRow) -> Iterable[tuple[str, str]]:

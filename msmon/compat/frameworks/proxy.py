@@ -143,6 +143,8 @@ class DynamicMonitorProxy:
         # of the carrier, and the other ranks of the host, which have no agent, would get none.
         agent = lifecycle.current_agent()
         if agent is not None:
+            step = _number(status, "current_step")
+            lifecycle.report_step(step, "what the framework's dynamic profiler reports")
             agent.note_framework_trace(
                 TraceRow(
                     TRACE_STATES.get(state, "unknown"),

@@ -86,10 +86,13 @@ def test_msmonitors_start_of_what_runs_is_an_update(agent):
     assert agent.submitted[1][1] == {"report_interval_s": 6.0}
 
 
-def test_trace_status_is_kept_for_the_heartbeat(agent):
+def test_trace_status_is_kept_for_the_heartbeat(agent, monkeypatch):
+    reported = []
+    monkeypatch.setattr(lifecycle, "report_step", lambda *told: reported.append(told))
     status = {"profiler_status": "2", "current_step": "9", "start_step": "12", "stop_step": "x"}
     DynamicMonitorProxy().update_profiler_status(status)
     assert agent.traces == [TraceRow(TraceState.READY, start_step=12)]
+    assert reported == [(9, "what the framework's dynamic profiler reports")]
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, {}, {"NPU_MONITOR_START": "true", "DURATION": "x"}])
