@@ -4,15 +4,15 @@ the one place where an error becomes text on stderr and an exit code."""
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
 import msmon
+from msmon.commands.error_answer import error_as_json
 from msmon.errors import MsmonError, UsageError
 
 INTERRUPTED = 130
@@ -127,13 +127,7 @@ def _put_null_at(descriptor: int) -> None:
 def _fail(error: MsmonError, as_json: bool) -> int:
     """Show the error and return its exit code."""
     if as_json:
-        document: dict[str, Any] = {
-            "outcome": "error",
-            "error": type(error).__name__,
-            "text": error.message,
-            "next_step": error.next_step,
-        }
-        click.echo(json.dumps(document))
+        click.echo(error_as_json(error))
     click.echo(f"msmon: {error.message}", err=True)
     if error.next_step:
         click.echo(f"  {error.next_step}", err=True)

@@ -18,7 +18,6 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 @click.command(
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "ignore_unknown_options": True,
         "allow_interspersed_args": False,
     }
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msmon.bounds import CountsByKind
 from msmon.bus.rows import OutputRow, StatusRow
+from msmon.bus.words import GONE, ProcessState
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.surroundings import Surroundings
 from msmon.sessions import alarming_drops
@@ -19,14 +20,24 @@ LATE_FLUSH_S = 10.0
 
 
 def no_data(surroundings: Surroundings) -> Finding:
-    """Report the records of each monitored process by stage, and the first stage without any."""
+    """Report the records of each monitored process by stage, and the first stage without any.
+
+    A process that is gone has no session that could deliver. One that was lost with its session
+    is named; one that said goodbye is left out.
+    """
     check = "data"
     reply = surroundings.reply
     if reply is None:
         return warn(check, "not known: no daemon answers", "start msmon-daemon")
-    running = [row for row in reply.status_rows if row.session_id]
+    monitored = [row for row in reply.status_rows if row.session_id]
+    running = [row for row in monitored if row.state not in GONE]
+    lost = [
+        f"{_name(row)}: lost while it was monitored; last heard of {row.last_seen_s:.0f} s ago"
+        for row in monitored
+        if row.state == ProcessState.LOST
+    ]
     if not running:
-        return ok(check, "no session runs; start one with msmon npu-monitor start")
+        return ok(check, "no session runs; start one with msmon npu-monitor start", *lost)
     sinks = reply.daemon.sinks if reply.daemon else []
     explained = [(row, *explain(row, sinks)) for row in running]
     details = [f"{_name(row)}: {stages(row)}" for row in running]
@@ -38,15 +49,18 @@ def no_data(surroundings: Surroundings) -> Finding:
             "see each reason",
             *dry,
             *details,
+            *lost,
         )
-    return ok(check, f"all {len(running)} sessions deliver", *details)
+    number = len(running)
+    deliver = "the one session delivers" if number == 1 else f"all {number} sessions deliver"
+    return ok(check, deliver, *details, *lost)
 
 
 def stages(row: StatusRow) -> str:
     """Return one line: the records of a session at each stage, in the order of the stages."""
-    kinds, expression = (row.settings.kinds, row.settings.filter) if row.settings else ("", "")
+    expression = row.settings.filter if row.settings else ""
     parts = [
-        f"kinds {kinds}",
+        f"kinds {_kinds(row) or 'not known'}",
         f"last flush {_age(row)}",
         f"received {_total(row.received)}",
     ]
@@ -88,7 +102,7 @@ def _unavailable(row: StatusRow) -> tuple[str, str]:
 def _nothing_received(row: StatusRow) -> tuple[str, str]:
     if _total(row.received):
         return "", ""
-    kinds = row.settings.kinds if row.settings else ""
+    kinds = _kinds(row)
     if row.flush_age_s > LATE_FLUSH_S:
         return f"MSPTI was last flushed {_age(row)}", "look at the NPU driver"
     if kinds == "Marker":
@@ -98,11 +112,12 @@ def _nothing_received(row: StatusRow) -> tuple[str, str]:
         )
     if row.step_age_s > LATE_FLUSH_S:
         return (
-            f"MSPTI reported no {kinds}, and the last step ended {row.step_age_s:.0f} s ago",
+            f"MSPTI reported no {kinds or 'record'}, and the last step ended "
+            f"{row.step_age_s:.0f} s ago",
             "the job waits or computes on the host",
         )
     return (
-        f"MSPTI reported no record of {kinds}",
+        f"MSPTI reported no record of {kinds or 'the kinds that are collected'}",
         "check that the job runs on the NPU, and LD_PRELOAD before CANN 9.0",
     )
 
@@ -141,6 +156,10 @@ def _nothing_written(row: StatusRow, sinks: Sequence[OutputRow]) -> tuple[str, s
             "start with --log-file DIRECTORY, or msmon-daemon with --sink",
         )
     return "", ""
+
+
+def _kinds(row: StatusRow) -> str:
+    return row.settings.kinds if row.settings else ""
 
 
 def _total(counts: CountsByKind) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msmon.agent.ranks import evidence as ranks
 from msmon.bus.endpoints import SOCKET_FILE, client_directories, places_passed_over
 from msmon.bus.rows import StatusRow
 from msmon.bus.trust import seen_below
+from msmon.bus.words import GONE, ProcessState
 from msmon.diagnosis.daemon import daemon_process
 from msmon.diagnosis.finding import Finding, ok, warn
 from msmon.diagnosis.preload import preload_problem
@@ -33,18 +34,33 @@ LAUNCHERS = (
 
 
 def registered(surroundings: Surroundings) -> Finding:
-    """Report the processes that are registered with the daemon."""
+    """Report the processes that are registered with the daemon, and apart those that are gone."""
     check = "ranks"
     reply = surroundings.reply
     if reply is None:
         return warn(check, "not known: no daemon answers", "start msmon-daemon")
-    if not reply.rows:
-        return warn(
-            check,
-            "no process is registered",
-            "start the job with: msmon run COMMAND; or call msmon.init() in each rank",
-        )
-    return ok(check, f"{len(reply.rows)} registered", *map(_row_line, reply.status_rows))
+    live = [row for row in reply.status_rows if row.state not in GONE]
+    gone = [row for row in reply.status_rows if row.state in GONE]
+    lines = [_row_line(row) for row in (*live, *gone)]
+    count = ", ".join(
+        [
+            f"{len(live)} registered" if live else "no process is registered",
+            *_counts(gone, ProcessState.LOST),
+            *_counts(gone, ProcessState.ENDED),
+        ]
+    )
+    if not live:
+        remedy = "start the job with: msmon run COMMAND; or call msmon.init() in each rank"
+        return warn(check, count, remedy, *lines)
+    if any(row.state == ProcessState.LOST for row in gone):
+        remedy = "a lost one was killed or cut off; if it should still run, see the job's own log"
+        return warn(check, count, remedy, *lines)
+    return ok(check, count, *lines)
+
+
+def _counts(rows: Sequence[StatusRow], state: ProcessState) -> list[str]:
+    number = sum(row.state == state for row in rows)
+    return [f"{number} {state}"] if number else []
 
 
 def _row_line(row: StatusRow) -> str:

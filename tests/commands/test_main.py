@@ -74,6 +74,8 @@ def test_an_error_is_json_where_json_was_asked(run, daemon):
         "error": "DaemonUnreachable",
         "text": "no daemon runs on this machine",
         "next_step": "start msmon-daemon",
+        "rows": [],
+        "daemon": {},
     }
 
 

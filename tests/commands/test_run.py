@@ -29,6 +29,12 @@ def test_arguments_and_exit_code_are_the_commands_own(separator):
     assert done.stdout == "['--help', '--', '-x']\n"
 
 
+def test_an_option_that_run_does_not_have_is_a_wrong_option():
+    done = run("--foo", sys.executable, "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--foo" in done.stderr
+
+
 def test_only_the_switch_is_added_to_the_environment():
     environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     done = run(sys.executable, "-I", "-c", SHOW, env=environ)

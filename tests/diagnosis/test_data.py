@@ -70,6 +70,38 @@ def test_an_output_in_trouble_is_named(place, find) -> None:
     assert "output jsonl: disk full" in find(no_data).details[0]
 
 
+LOST = {"rank": 3, "pid": 7928, "session_id": "t", "state": "lost", "last_seen_s": 10.2}
+
+
+def test_a_lost_process_has_no_session_that_delivers(place, find) -> None:
+    place.answer(DELIVERING, {**LOST, "received": {"Kernel": 5}, "kept": {"Kernel": 5}})
+    found = find(no_data)
+    assert (found.level, found.text) == (Level.OK, "the one session delivers")
+    assert found.details[1:] == (
+        "rank 3 pid 7928: lost while it was monitored; last heard of 10 s ago",
+    )
+
+
+def test_a_lost_process_is_not_explained_by_a_dry_stage(place, find) -> None:
+    place.answer(DELIVERING, {**LOST, "step_age_s": 99.0})
+    found = find(no_data)
+    assert found.level is Level.OK
+    assert not any("MSPTI" in line for line in found.details[1:])
+
+
+def test_what_said_goodbye_is_left_out(place, find) -> None:
+    place.answer({**DELIVERING, "state": "ended"})
+    found = find(no_data)
+    assert "no session runs" in found.text
+    assert found.details == ()
+
+
+def test_unknown_settings_leave_no_gap_in_the_reason(place, find) -> None:
+    found = finding(place, find, settings=None, received={}, kept={}, step_age_s=99.0)
+    assert "MSPTI reported no record, and the last step" in found.details[0]
+    assert "kinds not known" in found.details[1]
+
+
 def test_no_session_is_said(place, find) -> None:
     place.answer({"session_id": ""})
     assert "no session runs" in find(no_data).text

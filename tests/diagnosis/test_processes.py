@@ -206,3 +206,26 @@ def test_equal_pids_in_different_namespaces_are_different_processes() -> None:
     first, second = (done.stdout.split() for done in said)
     assert first[0] == second[0] == "1"
     assert first[2] != second[2]
+
+
+def test_lost_processes_are_no_registered_ones(place, find) -> None:
+    lost = [{"rank": rank, "pid": 10 + rank, "state": "lost"} for rank in range(16)]
+    place.answer(*lost, {"rank": 0, "pid": 99})
+    found = find(processes.registered)
+    assert (found.level, found.text) == (Level.WARN, "1 registered, 16 lost")
+    assert "node:99" in found.details[0]
+    assert "killed or cut off" in found.remedy
+
+
+def test_nobody_is_registered_where_all_are_gone(place, find) -> None:
+    place.answer({"state": "lost"}, {"state": "ended", "pid": 2})
+    found = find(processes.registered)
+    assert found.level is Level.WARN
+    assert found.text == "no process is registered, 1 lost, 1 ended"
+    assert "msmon run" in found.remedy
+
+
+def test_processes_that_said_goodbye_are_no_reason_to_worry(place, find) -> None:
+    place.answer({"rank": 0}, {"rank": 1, "pid": 2, "state": "ended"})
+    found = find(processes.registered)
+    assert (found.level, found.text) == (Level.OK, "1 registered, 1 ended")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import NoReturn
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -17,7 +16,9 @@ from msmon.bus.words import Outcome
 from msmon.commands.asking.answers import as_json, daemons, show_answer
 from msmon.commands.asking.connection import Connection, daemon_options
 from msmon.commands.asking.parameters import option_from, select_processes
-from msmon.commands.status.process_table import daemon_lines, details, notes, process_table
+from msmon.commands.error_answer import error_as_json
+from msmon.commands.status.page import page_that_fits, whole_page
+from msmon.commands.status.process_table import daemon_lines
 from msmon.errors import MsmonError
 from msmon.settings.options import Option, real_number
 
@@ -37,7 +38,13 @@ PIPE_WIDTH = 2000
 
 
 @click.command()
-@click.option("--verbose", "-v", is_flag=True, help="Show all that is known of each process.")
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show all that is known of each process. "
+    "Also done where --pid, --rank or --job-id leave one only.",
+)
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @option_from(INTERVAL)
 @select_processes
@@ -60,13 +67,12 @@ def status(
     The states as a script wants them:
       msmon status --json | jq '.rows[] | {rank, state, drops}'
     """
-    verbose = verbose or bool(selection.pids or selection.ranks or selection.job_ids)
     if watch:
         _watch(connection, selection, verbose, interval_s or INTERVAL.default)
     reply = connection.request(StatusRequest(selection))
     if connection.json or not reply.rows:
         return _answer_without_table(reply, selection, connection)
-    _console().print(_page(reply, verbose))
+    _console().print(whole_page(reply, verbose or _is_one_selected(reply, selection)))
     if reply.text:  # some of those asked for are not there
         click.echo(f"msmon: {reply.text}", err=True)
     return 1 if reply.text else 0
@@ -82,56 +88,60 @@ def _answer_without_table(reply: Reply, selection: Selection, connection: Connec
     return 1 if reply.text else code
 
 
+def _is_one_selected(reply: Reply, selection: Selection) -> bool:
+    """Whether the user has asked for one process, of which all is shown."""
+    return selection != Selection() and len(reply.status_rows) == 1
+
+
 def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
-
-
-def _page(reply: Reply, verbose: bool) -> RenderableType:
-    parts: list[RenderableType] = [
-        *(line for daemon in daemons(reply) for line in daemon_lines(daemon, verbose)),
-        Text(),
-        process_table(reply.status_rows),
-    ]
-    if verbose:
-        parts += [line for row in reply.status_rows for line in (Text(), *details(row))]
-    else:
-        below = notes(reply.status_rows)
-        parts += [Text(), *below] if below else []
-    return Group(*parts)
 
 
 def _watch(
     connection: Connection, selection: Selection, verbose: bool, interval_s: float
 ) -> NoReturn:
-    """Show the status again and again until Ctrl-C; a daemon that is away may come back."""
+    """Show the status again and again until Ctrl-C; a daemon that is away may come back.
+
+    In place a page has at most the lines of the terminal. Where even one process has more,
+    an ellipsis ends the page.
+    """
     console = _console()
-    live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+    live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
     in_place = sys.stdout.isatty() and not connection.json
     if in_place:
         live.start()
     try:
         while True:
-            text, page = _look(connection, selection, verbose)
-            if in_place:
-                live.update(page, refresh=True)
-            elif connection.json:
-                click.echo(text)
+            if connection.json:
+                click.echo(_look_as_json(connection, selection))
             else:
-                console.print(page)
+                page = _look(connection, selection, verbose, console if in_place else None)
+                if in_place:
+                    live.update(page, refresh=True)
+                else:
+                    console.print(page)
             time.sleep(interval_s)
     finally:
         live.stop()
 
 
+def _look_as_json(connection: Connection, selection: Selection) -> str:
+    """Return the status of now as one line of JSON, also where no daemon answers."""
+    try:
+        return as_json(connection.request(StatusRequest(selection)))
+    except MsmonError as error:
+        return error_as_json(error)
+
+
 def _look(
-    connection: Connection, selection: Selection, verbose: bool
-) -> tuple[str, RenderableType]:
-    """Return the status of now, as JSON and as a page."""
+    connection: Connection, selection: Selection, verbose: bool, low: Console | None
+) -> RenderableType:
+    """Return the page of now; ``low``: the terminal that it must fit, if it must."""
     try:
         reply = connection.request(StatusRequest(selection))
     except MsmonError as error:
-        document = {"outcome": "error", "text": error.message, "next_step": error.next_step}
-        return json.dumps(document), Text(f"{error.message}\n{error.next_step}".rstrip())
-    if reply.rows:
-        return as_json(reply), _page(reply, verbose)
-    return as_json(reply), Text(f"{reply.text}\n{reply.next_step}".rstrip())
+        return Text(f"{error.message}\n{error.next_step}".rstrip())
+    if not reply.rows:
+        return Text(f"{reply.text}\n{reply.next_step}".rstrip())
+    verbose = verbose or _is_one_selected(reply, selection)
+    return page_that_fits(reply, verbose, low) if low else whole_page(reply, verbose)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msmon.bus.rows import DaemonRow, OutputRow, StatusRow
-from msmon.bus.words import ProcessState
+from msmon.bus.words import GONE, ProcessState
 from msmon.commands.asking.answers import (
     in_rank_order,
     not_collected,
@@ -113,8 +113,33 @@ def _output_line(output: OutputRow) -> Text:
     return line.append(f"{' and '.join(written)} written, dropped {drops}")
 
 
+def live_first(rows: Iterable[StatusRow]) -> list[StatusRow]:
+    """Return rows by job, rank, host and pid; those of processes that are gone come last."""
+    return sorted(in_rank_order(rows), key=lambda row: row.state in GONE)
+
+
+def odd_first(rows: Iterable[StatusRow]) -> list[StatusRow]:
+    """Return rows in the order in which a page that is too short for all should keep them.
+
+    First come processes with a problem: failed, stuck, anything in red. Then those that
+    fell silent or were lost, then the healthy ones, last those that said goodbye.
+    """
+
+    def place(row: StatusRow) -> int:
+        if row.state in (ProcessState.LOST, ProcessState.SILENT):
+            return 1
+        if row.state == ProcessState.ENDED:
+            return 3
+        return 0 if row.state == ProcessState.FAILED or row.stuck_in or row.problem else 2
+
+    return sorted(in_rank_order(rows), key=place)
+
+
 def process_table(rows: Sequence[StatusRow]) -> Table:
-    """Return the table, one row per process; it fits 80 columns, host names shrink first."""
+    """Return the table, one row per process in the order given.
+
+    It fits 80 columns; host names shrink first.
+    """
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     jobs = len({row.job_id for row in rows}) > 1
     if jobs:
@@ -127,7 +152,7 @@ def process_table(rows: Sequence[StatusRow]) -> Table:
     table.add_column("STATE", no_wrap=True, min_width=10)
     for title, width in (("STEP", 5), ("RECORDS", 7), ("KEPT", 5), ("DROPPED", 7), ("SEEN", 4)):
         table.add_column(title, justify="right", no_wrap=True, min_width=width)
-    for row in in_rank_order(rows):
+    for row in rows:
         cells = _cells(row)
         table.add_row(*([elastic(row.job_id)] if jobs else []), *cells)
     return table

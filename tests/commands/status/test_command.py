@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 from fixtures.rows import daemon_row, status_row
 
 from msmon.bus.codec import as_fields
 from msmon.bus.messages import Reply, Selection
 from msmon.bus.rows import OutputRow
 from msmon.commands.version import PROTOCOL
+from msmon.errors import DaemonUnreachable
 
 DAEMON = daemon_row(version="0.1.0", host="node1", pid=7, protocol="1.0")
 
@@ -37,6 +39,13 @@ def test_a_selected_process_is_shown_in_detail(run, daemon):
     out = run("status", "--rank", "0")[1]
     assert "library" in out
     assert daemon.requests[0].selection == Selection(ranks=[0])
+
+
+def test_several_selected_processes_are_a_table(run, daemon):
+    rows = [row(library="simulated"), row(pid=101, rank=1)]
+    daemon.reply = Reply("ok", rows=rows, daemon=DAEMON)
+    assert "library" not in run("status", "--rank", "0,1")[1]
+    assert "library" in run("status", "--rank", "0,1", "--verbose")[1]
 
 
 def test_an_unencrypted_daemon_is_shown_as_such(run, daemon):
@@ -85,8 +94,9 @@ def test_json_is_the_whole_reply(run, daemon):
     }
 
 
-def test_watching_goes_on_until_ctrl_c(run, daemon, monkeypatch):
-    daemon.reply = Reply("ok", rows=[ROW], daemon=DAEMON)
+@pytest.fixture
+def two_looks(monkeypatch):
+    """Let --watch look twice; then comes Ctrl-C."""
     looks = iter([None, KeyboardInterrupt()])
 
     def sleep(_: float) -> None:
@@ -95,6 +105,26 @@ def test_watching_goes_on_until_ctrl_c(run, daemon, monkeypatch):
             raise signal
 
     monkeypatch.setattr("msmon.commands.status.command.time.sleep", sleep)
+
+
+def test_an_error_has_the_same_keys_with_and_without_watch(run, daemon, two_looks):
+    daemon.error = DaemonUnreachable("no daemon runs on this machine", "start msmon-daemon")
+    expected = {
+        "outcome": "error",
+        "error": "DaemonUnreachable",
+        "text": "no daemon runs on this machine",
+        "next_step": "start msmon-daemon",
+        "rows": [],
+        "daemon": {},
+    }
+    code, out, _ = run("status", "--json")
+    assert (code, json.loads(out)) == (1, expected)
+    code, out, _ = run("status", "--json", "--watch")
+    assert (code, [json.loads(line) for line in out.splitlines()]) == (130, [expected] * 2)
+
+
+def test_watching_goes_on_until_ctrl_c(run, daemon, two_looks):
+    daemon.reply = Reply("ok", rows=[ROW], daemon=DAEMON)
     code, out, _ = run("status", "--watch")
     assert code == 130
     assert out.count("FRAMEWORK") == 2

@@ -13,7 +13,9 @@ from msmon.commands.status.process_table import (
     details,
     dropped_text,
     format_ranks,
+    live_first,
     notes,
+    odd_first,
     process_table,
     settings_text,
     short_count,
@@ -97,8 +99,25 @@ def test_the_table_fits_80_columns_and_keeps_all_but_the_host_name():
 
 
 def test_rows_come_in_rank_order_and_jobs_get_a_column():
-    table = drawn(process_table([row(1), row(0), row(0, job_id="99")]), width=120)
+    rows = live_first([row(1), row(0), row(0, job_id="99")])
+    table = drawn(process_table(rows), width=120)
     assert [line.split()[:2] for line in table[1:]] == [["123_4", "0"], ["123_4", "1"], ["99", "0"]]
+
+
+def test_live_processes_come_before_those_that_are_gone():
+    rows = [row(0, state="lost"), row(1), row(2, state="ended"), row(3)]
+    assert [each.rank for each in live_first(rows)] == [1, 3, 0, 2]
+
+
+def test_a_page_that_is_too_short_keeps_the_odd_ones():
+    rows = [
+        row(0),
+        row(1, state="ended"),
+        row(2, state="lost"),
+        row(3, state="failed"),
+        row(4, stuck_in="msptiActivityEnable"),
+    ]
+    assert [each.rank for each in odd_first(rows)] == [3, 4, 2, 0, 1]
 
 
 def test_equal_settings_are_said_once():
