@@ -196,6 +196,24 @@ def test_an_export_reports_its_files_and_drops(daemon, agent, wait_for):
     assert daemon.row(11).files == reply.rows[0].files
 
 
+def test_a_stop_accounts_for_what_each_output_has_written(daemon, agent):
+    daemon.start("--sink", f"jsonl:path={daemon.directory / 'lines'}")
+    one = agent(11)
+    settings = {"kinds": "Kernel", "ship_records": True}
+
+    def stop(command: Command) -> Answer:
+        one.open_session("s", settings)
+        one.send(Records("s", 2, KERNEL, 3), batch(3))
+        one.send(Records("s", 3, 99, 1), batch())  # of a kind that the daemon does not know
+        counts = Counts({"Kernel": 9}, {"Kernel": 6}, drops={"uplink": 2})
+        one.send(SessionClosed("s", 4, SessionEnd(5, "stopped", counts)))
+        return Answer(True, "stopped", session_id="s")
+
+    one.answers["monitor.stop"] = stop
+    reply = daemon.command("stop", wait_s=10.0)
+    assert reply.rows[0].text == "stopped; jsonl: 3 written + 1 dropped (decode 1)"
+
+
 def test_after_its_end_a_session_has_the_counts_of_its_end(daemon, agent, wait_for):
     """The last heartbeat may be older: a job ends between two of them."""
     daemon.start()

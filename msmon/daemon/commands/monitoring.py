@@ -27,7 +27,7 @@ from msmon.daemon.selection import Chooser, ranks_meant
 from msmon.daemon.streams.stream import owner_of, writes_anywhere
 from msmon.daemon.streams.streams import Streams
 from msmon.errors import MsmonError, SinkError, UsageError
-from msmon.sessions import MonitorSettings
+from msmon.sessions import MonitorSettings, merged_drops
 from msmon.settings.options import MONITOR_OPTION, check_fields
 from msmon.sinks.exports import require_absolute
 
@@ -273,5 +273,8 @@ class Monitoring(Commands[MonitorRequest]):
         counts = stream.final_counts if stream else None
         if counts is None or not stream or not stream.session.settings.ship_records:
             return ""
-        accounts = self._outputs.accounts(session_id)
+        accounts = (
+            dataclasses.replace(account, drops=merged_drops(account.drops, stream.drops))
+            for account in self._outputs.accounts(session_id)
+        )
         return "".join(f"; {written_account(account, sent(counts))}" for account in accounts)
