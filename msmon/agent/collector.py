@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from msmon.agent import installed
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
@@ -214,6 +215,9 @@ class Collector:
             return Answer(False, error.message, error.next_step, self.state.session_id)
         except Exception as error:  # noqa: BLE001  boundary: whoever asked must get an answer
             self._fail(error)
+            changed = installed.change()
+            if changed:
+                return Answer(False, f"{changed}: {error}", installed.RESTART)
             return Answer(False, self._monitoring.problem, "the agent's log has the details")
 
     def _start_monitoring(self, fields: dict[str, Any]) -> Answer:

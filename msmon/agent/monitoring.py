@@ -5,6 +5,7 @@ Everything here runs on the collector's thread, except what says otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from msmon.agent import imports
+from msmon.agent import imports, installed
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.session.answers import session_answer, totals
@@ -180,7 +181,8 @@ class Monitoring:
         """
         if self.session is None:
             if self._awaits_numpy and _job_has_numpy():
-                self._load_modules()
+                with contextlib.suppress(CommandRefused):  # a start will say so
+                    self._load_modules()
             return
         if self.session.due:
             self.end("duration")
@@ -256,8 +258,13 @@ class Monitoring:
         self._on_phase()
 
     def _load_modules(self) -> None:
-        """Import the modules of a session; numpy is not loaded before."""
+        """Import the modules of a session; numpy is not loaded before.
+
+        Raises CommandRefused where they would be those of another msmon.
+        """
         self._awaits_numpy = False
+        if not sys.modules.keys() >= {*_WITH_NUMPY}:
+            installed.require_unchanged()
         with imports.before_forks():
             for name in _WITH_NUMPY:
                 importlib.import_module(name)

@@ -57,6 +57,12 @@ class Backend(Protocol):
         """Stop the profiler if it runs, and forget what it has recorded."""
 
 
+def load_backends() -> None:
+    """Import all backends. When a trace is asked for, another msmon may be installed."""
+    for module, _ in BACKENDS.values():
+        importlib.import_module(module)
+
+
 def make_backend(plan: TracePlan) -> Backend:
     """Return the backend of the framework in this process.
 

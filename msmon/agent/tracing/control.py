@@ -9,7 +9,7 @@ from typing import Any
 
 from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing import job_profilers
-from msmon.agent.tracing.backend import Backend, make_backend
+from msmon.agent.tracing.backend import Backend, load_backends, make_backend
 from msmon.agent.tracing.plan import TracePlan
 from msmon.agent.tracing.trace_run import StepPassed
 from msmon.agent.tracing.tracer import Tracer
@@ -28,6 +28,7 @@ class TraceControl:
     def __init__(
         self, tracer: Tracer, steps: StepCounter, identity: Callable[[], ProcessInfo]
     ) -> None:
+        load_backends()
         self._tracer = tracer
         self._steps = steps
         self._identity = identity
