@@ -56,13 +56,17 @@ class SimulatedDevice:
         self._images: dict[int, StepImage] = {}
         self._stamped_step = -1
         self._first_step = time.time_ns() // options.step_ns
+        self._anchor_ns = 0
+        """Wall clock at the time 0 of the monotonic clock, as it was when recording began. A device
+        has a clock of its own, which goes on when somebody sets that of the host."""
         self._recorded_until_ns = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start recording from now on. No kind is enabled yet."""
-        self._recorded_until_ns = time.time_ns()
+        self._anchor_ns = time.time_ns() - time.monotonic_ns()
+        self._recorded_until_ns = self._now_ns()
         self._kinds = frozenset()
         self._images.clear()
         self._stopping.clear()
@@ -115,10 +119,13 @@ class SimulatedDevice:
             self._images.clear()
             self._stamped_step = -1
 
+    def _now_ns(self) -> int:
+        return self._anchor_ns + time.monotonic_ns()
+
     def _record_until_now(self) -> None:
         if self._thread is None:
             return
-        now_ns = time.time_ns()
+        now_ns = self._now_ns()
         since_ns = max(self._recorded_until_ns, now_ns - MAX_BACKLOG_NS)
         self._recorded_until_ns = max(now_ns, self._recorded_until_ns)
         if not self._kinds:

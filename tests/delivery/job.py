@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import psutil
+
 from msmon.bus.client import Client
 from msmon.bus.endpoints import local_endpoint
 from msmon.bus.messages import Message, MonitorRequest, Reply, Selection, StatusRequest
@@ -37,11 +39,16 @@ REPLY_MARGIN_S = 10.0
 POLL_S = 0.05
 ITERATION_S = 0.005
 
-# Trains until SIGTERM and then says how much the slowest iteration took beyond its time.
+# Trains until SIGTERM and then says how much the slowest iteration took beyond its time. On SIGUSR1
+# it holds the GIL for some time, as a C extension may do.
 TRAIN = f"""
-import json, os, signal, time
-ended = []
+import ctypes, json, os, signal, time
+ended, held = [], []
+def hold(*_):
+    ctypes.PyDLL(None).usleep(int(float(os.environ["HOLD_S"]) * 1e6))
+    held.append(1)
 signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+signal.signal(signal.SIGUSR1, hold)
 import msmon
 msmon.init()
 longest_s, before_s = 0.0, time.perf_counter()
@@ -49,7 +56,9 @@ while not ended:
     time.sleep({ITERATION_S})
     msmon.step()
     now_s = time.perf_counter()
-    longest_s = max(longest_s, now_s - before_s - {ITERATION_S})
+    if not held:
+        longest_s = max(longest_s, now_s - before_s - {ITERATION_S})
+    held.clear()
     before_s = now_s
 msmon.shutdown()
 with open(os.environ["STALL_FILE"], "w") as file:
@@ -70,6 +79,8 @@ class Rank:
     ledger: Path
     stall: Path
     killed: bool = False
+    ended: bool = False
+    """It was told to end, and did so in good order."""
 
     @property
     def pid(self) -> int:
@@ -96,6 +107,12 @@ class Rank:
             named = sum(item[0] for key, item in operators.items() if key[0] == kind)
             operators[kind, ""] = (count - named, 0)
         return operators
+
+    def end(self) -> None:
+        """Let the rank end normally, and wait."""
+        self.ended = True
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(DEADLINE_S)
 
     def kill(self) -> None:
         self.killed = True
@@ -205,8 +222,8 @@ class Job:
 
     @property
     def living(self) -> list[Rank]:
-        """The ranks that were not killed."""
-        return [rank for rank in self.ranks if not rank.killed]
+        """The ranks that run."""
+        return [rank for rank in self.ranks if not (rank.killed or rank.ended)]
 
     # --- asking the daemon ------------------------------------------------------------------
 
@@ -232,6 +249,16 @@ class Job:
     def daemon_row(self) -> DaemonRow:
         """Return what the daemon says of itself."""
         return self.request(StatusRequest()).daemon
+
+    def output_process(self, suffix: str) -> psutil.Process:
+        """Return the output process that has a file with this suffix open."""
+        assert self.daemon is not None
+        (found,) = (
+            process
+            for process in psutil.Process(self.daemon.pid).children()
+            if any(file.path.endswith(suffix) for file in process.open_files())
+        )
+        return found
 
     def await_states(self, state: str, *ranks: Rank) -> dict[int, StatusRow]:
         """Wait until these ranks, or all that live, are in a state, and return all rows."""

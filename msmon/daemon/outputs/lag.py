@@ -8,11 +8,11 @@ in the end it would drop what they could have written. Three cases:
 - An output *hangs*: nothing is heard of it. Its process is ended after 30 s and it is tried again.
 - An output is *slow*: it goes on, but more and more waits for it.
 
-In each case the others of the session wait for it for ``HOLD_UP_S``. Then it is left behind: what
-waits for it counts as dropped there, and is acknowledged once the others hold it. It is still kept,
-within the bound of the queue. What the output does write in the end counts as dropped no longer.
-Where a session has no other output nobody waits, and the agent keeps what it can. So it is for the
-only output of records: those of windows wait for it until the agent stops to send.
+As long as little waits for it, the agent keeps that, so that it outlives the daemon too. With more
+than ``HEAVY_BYTES`` of a session for ``HOLD_UP_S``, its other outputs are in need, and the late one
+is left behind: what waits for it counts as dropped there, and is acknowledged once the others hold
+it. It is still kept, within the bound of the queue. What the output does write in the end counts as
+dropped no longer. Where a session has no other output nobody is in need.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ HOLD_UP_S = 5.0
 """An agent with 50,000 records per second can keep 13 s of them."""
 
 HEAVY_BYTES = 8 << 20
-"""More than this waiting is a hold-up, though the output goes on: an agent stops to send when
-16 MiB of its messages are not acknowledged."""
+"""An agent stops to send when 16 MiB of its messages are not acknowledged."""
 
 CAUGHT_UP_BYTES = 1 << 20
 """With less than this waiting, an output is waited for again."""
@@ -76,15 +75,13 @@ class Lag:
     """What is acknowledged and not durable, per stage that it will count under if it is lost."""
     _since_s: float | None = None
     """Since when the output has held up the others (monotonic)."""
-    _seen_seq: int = -1
 
-    def held_up_s(self, safe_seq: int, size_bytes: int, now_s: float) -> float:
-        """Return how long an output with something waiting has held up the others.
+    def held_up_s(self, size_bytes: int, now_s: float) -> float:
+        """Return how long an output has held up the others; ``size_bytes`` waits for it now.
 
-        Called again and again; ``safe_seq`` is what is durable now, ``size_bytes`` what is not.
+        Called again and again.
         """
-        stuck, self._seen_seq = safe_seq == self._seen_seq, safe_seq
-        if not stuck and size_bytes <= HEAVY_BYTES:
+        if size_bytes <= HEAVY_BYTES:
             self._since_s = None
         elif self._since_s is None:
             self._since_s = now_s
@@ -92,7 +89,7 @@ class Lag:
 
     def nothing_waits(self) -> None:
         """Note that all is durable."""
-        self._since_s, self._seen_seq, self.behind = None, -1, False
+        self._since_s, self.behind = None, False
 
     def acknowledged(self, delivery: Delivery) -> None:
         """Note that a delivery is acknowledged though it is not durable."""

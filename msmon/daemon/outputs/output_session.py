@@ -68,6 +68,8 @@ class OutputSession:
     generation: int = -1
     """Generation of the sink that has this session open; -1: none."""
     was_open: bool = False
+    has_file: bool = False
+    """Whether it was open, here or in an earlier daemon."""
     suspect: bool = False
     """A commit that it took part in hung. The next one is of it alone, to find out."""
     block: Block | None = None
@@ -161,7 +163,7 @@ class OutputSession:
         """
         self.generation = generation
         self.continued |= not self.was_open and opened.written_seq > 0
-        self.was_open = True
+        self.was_open = self.has_file = True
         self.files = opened.files
         self.written_seq = opened.written_seq
         self.handed_seq = max(opened.written_seq, 1 if self.resumable else 0)
@@ -275,7 +277,7 @@ class OutputSession:
         for delivery in pending:
             kept = isinstance(delivery, Closing) and delivery is pending[-1]
             self.append(delivery if kept else self.dropped(delivery, stage, reason))
-        if not self.was_open or not pending or not isinstance(pending[-1], Closing):
+        if not self.has_file or not pending or not isinstance(pending[-1], Closing):
             self.owed = [item for item in self.waiting if isinstance(item, Skipped)]
             self.waiting.clear()
             self.lag.nothing_waits()

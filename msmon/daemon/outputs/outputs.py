@@ -242,19 +242,10 @@ class Outputs:
             self._on_commit(session_id, min(safe))
 
 
-def _others_wait(slow: Output, outputs: tuple[Output, ...], session_id: str) -> bool:
-    """Whether another output has written more of a session than one that holds up its stream.
-
-    One of windows only is not in need before the agent stops to send: until then it gets all.
-    """
-    if slow.is_heavy(session_id):
-        return True
-    safe_seq = slow.safe_seq(session_id)
-    return any(
-        other.safe_seq(session_id) > safe_seq
-        for other in outputs
-        if other is not slow and other.wants_records
-    )
+def _others_wait(late: Output, outputs: tuple[Output, ...], session_id: str) -> bool:
+    """Whether another output has written more of a session."""
+    safe_seq = late.safe_seq(session_id)
+    return any(other.safe_seq(session_id) > safe_seq for other in outputs if other is not late)
 
 
 class _Answers:

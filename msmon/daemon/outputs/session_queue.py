@@ -26,7 +26,7 @@ from msmon.daemon.outputs.delivery import (
     Closing,
     Delivery,
 )
-from msmon.daemon.outputs.lag import HEAVY_BYTES, HOLD_UP_S
+from msmon.daemon.outputs.lag import HOLD_UP_S
 from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession, skipped
 from msmon.sessions import Drops, DropStage, SessionInfo
 
@@ -165,15 +165,9 @@ class SessionQueue(abc.ABC):
         """How long this output has held up the others of a session; 0: it does not, or no more."""
         with self.changed:
             session = self.sessions.get(session_id)
-            if session is None or session.lag.behind or not session.pending:
+            if session is None or session.lag.behind:
                 return 0.0
-            return session.lag.held_up_s(session.safe_seq, session.size_bytes, now_s)
-
-    def is_heavy(self, session_id: str) -> bool:
-        """Whether so much of a session waits here that its agent stops to send."""
-        with self.changed:
-            session = self.sessions.get(session_id)
-            return session is not None and session.size_bytes > HEAVY_BYTES
+            return session.lag.held_up_s(session.size_bytes, now_s)
 
     def leave_behind(self, session_id: str) -> None:
         """Have nobody wait for this output in a session until it has caught up."""

@@ -165,7 +165,9 @@ class SessionWriter:
             with self._changed:
                 session.take_back()
             below = None if self._below is None else self._below.paths
-            opening = Opening(session.info, self._progress.of(session.id), below)
+            progress = self._progress.of(session.id)
+            session.has_file |= bool(progress.value)  # an earlier daemon has opened it
+            opening = Opening(session.info, progress, below)
             opened = self._ask(opening)
             assert isinstance(opened, SessionOutput)
         except Exception as error:
@@ -262,7 +264,7 @@ class SessionWriter:
         """Keep what is not durable for later; the sink will be asked to open the session anew."""
         now_s = time.monotonic()
         reason = error.message if isinstance(error, MsmonError) else str(error)
-        if session.closing_at_s and not session.was_open:
+        if session.closing_at_s and not session.has_file:
             self._give_up(session, "the output could never be opened")
             return
         with self._changed:

@@ -427,6 +427,7 @@ class Faults(RuleBasedStateMachine):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag, "HEAVY_BYTES", 3_000)
     for module in (lag, output, writer):
         for name, value in {
             "FIRST_RETRY_S": 0.002,

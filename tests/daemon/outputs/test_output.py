@@ -445,3 +445,58 @@ def test_a_sink_process_that_is_killed_is_replaced(
     connection = sqlite3.connect(opened[0])
     assert connection.execute("SELECT count(*) FROM TASK").fetchone() == (200,)
     connection.close()
+
+
+def test_a_session_that_came_back_is_not_given_up_for_its_earlier_end(
+    output: Output,
+    acknowledged: Acknowledgements,
+    kernels: Any,
+    session: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_session(output, session(tmp_path))
+    RecordingSink.instance.gate.clear()
+    RecordingSink.instance.failures = {"commit": 3}
+    output.put(records(kernels(5), 2))
+    output.put(closing(2))
+    monkeypatch.setattr(writer, "GIVE_UP_AFTER_S", 0.0)
+    output.open_session(session(tmp_path), Owner("uid 0", 0), lambda answer: None)
+    RecordingSink.instance.gate.set()
+    poll_until(lambda: output.drops("session-0") == {} and acknowledged.last >= 2, "its return")
+    output.put(records(kernels(6), 3))
+    acknowledged.wait(3)
+    assert RecordingSink.instance.committed == [(2, 5), END, (3, 6)]
+    assert output.drops("session-0") == {}
+
+
+def test_an_output_that_could_not_be_opened_at_first_lists_its_files_once_it_works(
+    output: Output, acknowledged: Acknowledgements, kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    RecordingSink.instance.failures = {"open_session": 2}
+    assert isinstance(open_session(output, session(tmp_path)), SinkError)
+    assert output.files("session-0") == ()
+    output.put(records(kernels(5), 2))
+    acknowledged.wait(2)
+    assert output.files("session-0") == ("/file",)
+
+
+def test_records_that_a_lost_answer_left_counted_as_dropped_are_counted_no_longer(
+    kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    """The process had committed before it was ended; the next one says so when it opens."""
+    given_up = OutputSession(session(tmp_path), Owner("uid 1"), None, resumable=True)
+    given_up.opened(SessionOutput(("/file",), 0), 1)
+    for seq in (2, 3):
+        given_up.append(records(kernels(10), seq))
+    given_up.handed_over(records(kernels(10), 2))
+    given_up.uncertain_seq = 2
+    given_up.append(closing(4))
+    given_up.give_up(DropStage.DISK, "failed for too long")
+    assert given_up.drops == {"disk": 20}
+    given_up.opened(SessionOutput(("/file",), 2), 2)
+    assert given_up.drops == {"disk": 10}
+    new = [item for item in given_up.waiting if given_up.is_new(item)]
+    assert isinstance(new[0], Skipped)
+    assert new[0].gap is not None
+    assert new[0].gap.records == {"Kernel": 10}
