@@ -500,3 +500,23 @@ def test_records_that_a_lost_answer_left_counted_as_dropped_are_counted_no_longe
     assert isinstance(new[0], Skipped)
     assert new[0].gap is not None
     assert new[0].gap.records == {"Kernel": 10}
+
+
+@pytest.mark.parametrize("seen_dead", [True, False])
+def test_a_session_can_be_opened_right_after_the_sink_process_has_died(
+    acknowledged: Acknowledgements, session: Any, tmp_path: Path, seen_dead: bool
+) -> None:
+    output = Output(SqliteSink, {})
+    acknowledged.follow(output)
+    assert isinstance(open_session(output, session(tmp_path / "first")), tuple)
+    (child,) = (
+        process
+        for process in psutil.Process().children()
+        if "msmon.daemon.outputs.child" in " ".join(process.cmdline())
+    )
+    child.kill()
+    if seen_dead:
+        psutil.wait_procs([child], 10)
+    other = dataclasses.replace(session(tmp_path / "second"), session_id="session-1")
+    assert isinstance(open_session(output, other), tuple)
+    output.close(5)
