@@ -157,6 +157,10 @@ def outcome_of(rows: Iterable[AnswerRow | MissingRow]) -> Outcome:
     return Outcome.PARTIAL if any(succeeded) else Outcome.FAILED
 
 
+EXPORT_OWNER = "owner"
+"""Key among the options of an output that writes the exports of one user or key."""
+
+
 @dataclass(frozen=True)
 class OutputRow(Facts):
     """One output of the daemon. ``written`` and ``drops`` count records, ``windows`` windows."""

@@ -16,6 +16,9 @@ from msmon.commands.asking.paths import absolute_path
 from msmon.errors import UsageError
 from msmon.settings.options import MONITOR_OPTION, MONITOR_OPTIONS
 
+_OF_FILES = ("export_type", "jsonl_rotate_lines", "jsonl_rotate_files")
+"""Options that say how the files of ``--log-file`` are written."""
+
 
 @click.group("npu-monitor", context_settings={"help_option_names": ["-h", "--help"]})
 def npu_monitor() -> None:
@@ -31,12 +34,17 @@ def npu_monitor() -> None:
 
 
 def _monitor_options(starting: bool) -> Callable[[Command], Command]:
-    """Add the typed options of ``MONITOR_OPTIONS``; what can't be updated is hidden there."""
+    """Add the typed options of ``MONITOR_OPTIONS``.
+
+    In the help of update, what can't be updated is hidden, and the default is what runs.
+    """
 
     def add(command: Command) -> Command:
         for option in reversed(MONITOR_OPTIONS):
             if option.flag.startswith("--"):
-                command = option_from(option, hidden=not (starting or option.updatable))(command)
+                hidden = not (starting or option.updatable)
+                default_text = "" if starting else "unchanged"
+                command = option_from(option, default_text, hidden=hidden)(command)
         return command
 
     return add
@@ -59,6 +67,12 @@ def start(connection: Connection, selection: Selection, **fields: Any) -> int:
     Thirty seconds of ranks 0 to 3 into a database:
       msmon npu-monitor start --kind Kernel,API --rank 0-3 --duration 30 --log-file ./out
     """
+    useless = [MONITOR_OPTION[name].flag for name in _OF_FILES if fields[name] is not None]
+    if useless and not fields["log_file"]:
+        raise UsageError(
+            f"{', '.join(useless)}: no files are written without --log-file",
+            "add --log-file DIRECTORY",
+        )
     return _command(MonitorAction.START, fields, connection, selection)
 
 

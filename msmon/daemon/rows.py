@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msmon.bus.messages import Status
-from msmon.bus.rows import AnswerRow, OutputRow, StatusRow, TraceRow
+from msmon.bus.rows import EXPORT_OWNER, AnswerRow, OutputRow, StatusRow, TraceRow
 from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
@@ -136,11 +136,15 @@ def _without_paths(trace: TraceRow | None) -> TraceRow | None:
 
 
 def output_row(row: OutputRow, peer: Peer) -> OutputRow:
-    """Return the row of an output; its options and problems may hold paths, for operators only."""
+    """Return the row of an output; its options and problems may hold paths, for operators only.
+
+    Whose an export is everybody sees, as of a process: else two lines are alike.
+    """
     if peer.role is Role.OPERATOR:
         return row
     problem = NOT_SHOWN_OF_OUTPUT if row.problem else ""
-    return dataclasses.replace(row, options={}, problem=problem)
+    options = {name: text for name, text in row.options.items() if name == EXPORT_OWNER}
+    return dataclasses.replace(row, options=options, problem=problem)
 
 
 def foreign_row(process: Process, peer: Peer) -> AnswerRow:

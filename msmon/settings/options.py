@@ -32,6 +32,8 @@ class Option:
     help: str
     parse: Callable[[Any], Any]
     default: Any = None
+    default_text: str = ""
+    """What a help text calls the default; "" means the default itself."""
     msmonitor_key: str = ""
     """Its key in the texts of msMonitor; "" if msMonitor has no such option."""
     minimum: float | None = None
@@ -146,8 +148,9 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
     Option(
         "kinds",
         "--kind",
-        "Activity kinds to collect, a comma list (default: those the filter names, else Marker).",
+        "Activity kinds to collect, a comma list.",
         _kind_list,
+        default_text="those the filter names, else Marker",
         msmonitor_key="MSPTI_ACTIVITY_KIND",
         updatable=True,
         metavar="KIND[,KIND...]",

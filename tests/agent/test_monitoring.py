@@ -220,6 +220,16 @@ def test_kinds_can_change_while_monitoring_runs(daemon, job):
     assert daemon.await_closed().end.counts.received == {"Kernel": 10, "API": 30}
 
 
+def test_an_update_whose_filter_keeps_nothing_says_so_and_what_to_do(daemon, job):
+    job(STEADY)
+    daemon.await_hello()
+    daemon.command("monitor.start", kinds="API")
+    answer = daemon.command("monitor.update", filter="Kernel:MatMul")
+    assert answer.ok
+    assert "the filter keeps no record of kind API, so nothing is kept" in answer.text
+    assert "--kind" in answer.next_step
+
+
 def test_an_update_with_a_wrong_value_changes_nothing(daemon, job):
     job(STEADY)
     daemon.await_hello()

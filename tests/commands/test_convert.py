@@ -101,6 +101,16 @@ def test_records_without_times_are_told_and_the_exit_code_is_1(
     )
 
 
+@pytest.mark.parametrize(("to", "name"), [("perfetto", "x.json"), ("xlsx", "x.xlsx")])
+def test_no_directory_is_made_for_a_file(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, name: str
+) -> None:
+    out = tmp_path / "nodir" / name
+    assert main(["convert", str(exported), "--to", to, "-o", str(out)]) == 2
+    assert f"there is no directory {out.parent}" in capsys.readouterr().err
+    assert not out.parent.exists()
+
+
 def test_a_single_workbook_gets_the_suffix_that_it_needs(exported: Path, tmp_path: Path) -> None:
     assert main(["convert", str(exported), "--to", "xlsx", "-o", str(tmp_path / "book")]) == 0
     assert (tmp_path / "book.xlsx").exists()

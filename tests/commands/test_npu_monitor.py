@@ -69,6 +69,33 @@ def test_a_wrong_value_ends_with_2_and_names_its_option(run, daemon, arguments, 
     assert not daemon.requests
 
 
+def test_the_help_of_update_claims_no_default(run, daemon):
+    text = " ".join(run("npu-monitor", "update", "--help")[1].split())
+    assert text.count("[default: unchanged]") == 3
+    assert "Marker]" not in text
+    assert "60" not in text
+    assert "[default: those the filter names, else Marker]" in " ".join(
+        run("npu-monitor", "start", "--help")[1].split()
+    )
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--export-type", "Jsonl"),
+        ("--json-rotate-log-lines", "500"),
+        ("--json-rotate-log-files", "3"),
+    ],
+)
+def test_how_files_are_written_means_nothing_without_files(run, daemon, option):
+    code, _, err = run("npu-monitor", "start", *option)
+    assert code == 2
+    assert option[0] in err
+    assert "add --log-file" in err
+    assert not daemon.requests
+    assert run("npu-monitor", "start", *option, "--log-file", "/o")[0] == 0
+
+
 def test_update_refuses_what_can_not_change(run, daemon):
     code, _, err = run("npu-monitor", "update", "--log-file", "elsewhere")
     assert code == 2

@@ -9,7 +9,7 @@ import pytest
 
 from msmon.bus.codec import decode, encode
 from msmon.bus.messages import Reply, Status
-from msmon.bus.rows import OutputRow, StatusRow, TraceRow
+from msmon.bus.rows import EXPORT_OWNER, OutputRow, StatusRow, TraceRow
 from msmon.bus.words import ProcessState
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
@@ -93,6 +93,11 @@ def test_paths_of_outputs_are_for_operators():
     row = OutputRow("jsonl", {"path": "/home/alice"}, problem="/home/alice is full")
     assert "/home/alice" not in repr(output_row(row, STRANGER))
     assert output_row(row, OPERATOR).problem == "/home/alice is full"
+
+
+def test_whose_an_export_is_is_seen_by_everybody():
+    row = OutputRow("sqlite", {EXPORT_OWNER: "uid 1000"})
+    assert output_row(row, STRANGER).options == {EXPORT_OWNER: "uid 1000"}
 
 
 def test_the_last_step_of_a_process_that_fell_silent_grows_older():

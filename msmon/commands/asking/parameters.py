@@ -31,14 +31,18 @@ def checked(option: Option) -> Callable[[Any], Any]:
     return check
 
 
-def option_from(option: Option, **attributes: Any) -> Callable[[Command], Command]:
+def option_from(
+    option: Option, default_text: str = "", **attributes: Any
+) -> Callable[[Command], Command]:
     """Return the click decorator for one option of a table.
 
-    The default is None whatever the table says: only what was typed is sent.
+    The default is None whatever the table says: only what was typed is sent. The help shows
+    ``default_text`` as the default, else that of the table.
     """
-    text = option.help
-    if option.default not in (None, "", False):
-        text += f" [default: {option.default:{'g' if isinstance(option.default, float) else ''}}]"
+    default_text = default_text or option.default_text
+    if not default_text and option.default not in (None, "", False):
+        default_text = f"{option.default:{'g' if isinstance(option.default, float) else ''}}"
+    text = f"{option.help} [default: {default_text}]" if default_text else option.help
     return click.option(
         option.flag,
         option.name,

@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 import msmon
-from msmon.bus.endpoints import DEFAULT_PORT, bracketed, runtime_directory
-from msmon.bus.keys import keys_directory
+from msmon.bus.endpoints import DEFAULT_PORT, bracketed
 from msmon.commands.daemon.config import Settings, in_force, shown, use_config
 from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS, daemon_options
 from msmon.commands.daemon.unit import install, next_commands, system_files, user_files
@@ -153,17 +152,16 @@ def _serve(ctx: click.Context) -> None:
 def _daemon_settings(settings: Settings) -> DaemonSettings:
     """Return the settings of the daemon. Raises what :func:`listen_url` raises."""
     value = {name: setting.value for name, setting in settings.items()}
-    others = value["allow_users"] or ("everybody" if os.geteuid() == 0 else "nobody")
     return DaemonSettings(
-        runtime_directory=Path(value["runtime_dir"] or runtime_directory(os.environ)).absolute(),
-        keys_directory=Path(value["keys"] or keys_directory(os.environ)).absolute(),
+        runtime_directory=Path(value["runtime_dir"]),
+        keys_directory=Path(value["keys"]),
         state_directory=state_directory(os.environ),
         listens=tuple(
             listen_url(*parse_listen(text), value["insecure"], value["insecure_anywhere"])
             for text in value["listen"]
         ),
         insecure=value["insecure"],
-        access=LocalAccess.parse(others),
+        access=LocalAccess.parse(value["allow_users"]),
         timing=Timing(value["heartbeat_s"]),
         credential=_credential(os.environ),
     )
@@ -193,7 +191,8 @@ def _check_config(settings: Settings) -> None:
         click.echo(line)
     checked = _daemon_settings(settings)
     for text in settings["sink"].value:
-        parse_sink_option(text)
+        sink, options = parse_sink_option(text)
+        sink.options_in_force(options, os.environ)
     click.echo(f"# runtime directory: {checked.runtime_directory}")
     click.echo(f"# keys: {checked.credential or checked.keys_directory}")
 

@@ -117,11 +117,17 @@ def _check(option: DaemonOption, value: Any, origin: str) -> Any:
 
 
 def shown(settings: Settings) -> list[str]:
-    """Return one line per option: its name, its value and the origin of the value."""
+    """Return one line per option: its name, its value and the origin of the value.
+
+    The lines are a daemon.toml that sets what is in force.
+    """
     lines = []
     for option in DAEMON_OPTIONS:
         setting = settings[option.name]
-        lines.append(f"{option.key} = {_as_toml(setting.value)}  # {setting.origin}")
+        if setting.value is None:
+            lines.append(f"# {option.key} is not set")
+        else:
+            lines.append(f"{option.key} = {_as_toml(setting.value)}  # {setting.origin}")
     return lines
 
 
@@ -132,5 +138,5 @@ def _as_toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, (int, float)):
         return f"{value:g}"
-    escaped = str("" if value is None else value).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

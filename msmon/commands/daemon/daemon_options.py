@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from msmon.bus.endpoints import DEFAULT_PORT
+from msmon.bus.endpoints import DEFAULT_PORT, runtime_directory
+from msmon.bus.keys import keys_directory
 from msmon.commands.asking.parameters import checked
 from msmon.daemon.timing import Timing
 from msmon.errors import UsageError
@@ -34,7 +35,10 @@ _text = text_up_to(4096)
 
 @dataclass(frozen=True)
 class DaemonOption(Option):
-    """An option of the daemon. SIGHUP applies a new value only if it is ``reloadable``."""
+    """An option of the daemon. SIGHUP applies a new value only if it is ``reloadable``.
+
+    A ``default`` that depends on the user or the environment is a function, which Click calls.
+    """
 
     variable: str = ""
     """Its environment variable; "" means MSMON_DAEMON_ and its name in capitals."""
@@ -64,6 +68,25 @@ def _path(value: Any) -> str:
     return os.path.abspath(Path(text).expanduser())
 
 
+def _users(value: Any) -> str:
+    text = _text(value)
+    if not text:
+        raise UsageError("'' names nobody", "write nobody, everybody or the name of a group")
+    return text
+
+
+def _default_users() -> str:
+    return "everybody" if os.geteuid() == 0 else "nobody"
+
+
+def _default_runtime_directory() -> str:
+    return str(runtime_directory(os.environ).absolute())
+
+
+def _default_keys() -> str:
+    return str(keys_directory(os.environ).absolute())
+
+
 DAEMON_OPTIONS: tuple[DaemonOption, ...] = (
     DaemonOption(
         "listen",
@@ -76,25 +99,30 @@ DAEMON_OPTIONS: tuple[DaemonOption, ...] = (
     DaemonOption(
         "runtime_dir",
         "--runtime-dir",
-        "Directory of the local socket [default: MSMON_RUNTIME_DIR, or /run/msmon for root].",
+        "Directory of the local socket.",
         _path,
+        default=_default_runtime_directory,
+        default_text="MSMON_RUNTIME_DIR, or /run/msmon for root",
         metavar="PATH",
         variable="MSMON_RUNTIME_DIR",
     ),
     DaemonOption(
         "keys",
         "--keys",
-        "Directory of the keys [default: MSMON_KEYS_DIR, or /etc/msmon/keys for root].",
+        "Directory of the keys.",
         _path,
+        default=_default_keys,
+        default_text="MSMON_KEYS_DIR, or /etc/msmon/keys for root",
         metavar="PATH",
         variable="MSMON_KEYS_DIR",
     ),
     DaemonOption(
         "allow_users",
         "--allow-users",
-        "Which other local users may connect, for their own processes "
-        "[default: everybody for a daemon of root, else nobody].",
-        _text,
+        "Which other local users may connect, for their own processes.",
+        _users,
+        default=_default_users,
+        default_text="everybody for a daemon of root, else nobody",
         metavar="nobody|everybody|GROUP",
     ),
     DaemonOption(
@@ -212,7 +240,8 @@ def _click_option(option: DaemonOption) -> Callable[[Command], Command]:
         return click.option(
             option.flag, option.name, type=_Switch(option), is_flag=True, help=option.help, **common
         )
-    default = f" [default: {option.default}]" if option.default else ""
+    default_text = option.default_text or option.default
+    default = f" [default: {default_text}]" if default_text else ""
     return click.option(
         option.flag,
         option.name,

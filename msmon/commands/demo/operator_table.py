@@ -75,7 +75,9 @@ def operator_table(totals: Totals, limit: int, title: str) -> Table:
 
 
 def verdict(totals: Totals) -> str:
-    """Say which rank lags, with the figures that show it."""
+    """Say which rank lags, with the figures that show it; nothing can be said of a single one."""
+    if len(totals) < 2:
+        return "One rank has nobody to wait for. With --ranks 2 or more the demo shows who lags."
     lagging = lagging_rank(totals)
     if lagging is None:
         return "No rank lags: collectives last about as long on all of them."

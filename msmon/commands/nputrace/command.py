@@ -16,7 +16,7 @@ from msmon.commands.asking.paths import absolute_path
 from msmon.commands.nputrace.waiting import wait_for_traces
 from msmon.errors import UsageError
 from msmon.settings.options import MAX_U32, Option, whole_number
-from msmon.settings.trace_options import TRACE_OPTIONS
+from msmon.settings.trace_options import TRACE_OPTION, TRACE_OPTIONS
 
 PROCESS_LIMIT = Option(
     "process_limit",
@@ -91,6 +91,12 @@ def nputrace(
         return _cancel(connection, selection)
     if not mentioned.get("log_file"):
         raise UsageError("a trace needs --log-file", "name the directory for the traces")
+    for name in ("iterations", "duration_ms"):
+        if mentioned.get(name) == 0:  # the table allows it, as "not given"
+            option = TRACE_OPTION[name]
+            raise UsageError(
+                f"{option.flag}: 0 is out of range", f"allowed: 1 to {option.maximum:.12g}"
+            )
     if bool(mentioned.get("iterations")) == bool(mentioned.get("duration_ms")):
         raise UsageError("a trace needs either --iterations or --duration-ms", "give one of them")
     mentioned["log_file"] = absolute_path(mentioned["log_file"], connection)

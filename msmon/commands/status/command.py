@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from msmon.bus.messages import Reply, Selection, StatusRequest
-from msmon.bus.words import Outcome
+from msmon.bus.words import GONE, Outcome
 from msmon.commands.asking.answers import as_json, daemons, show_answer
 from msmon.commands.asking.connection import Connection, daemon_options
 from msmon.commands.asking.parameters import option_from, select_processes
@@ -89,8 +89,13 @@ def _answer_without_table(reply: Reply, selection: Selection, connection: Connec
 
 
 def _is_one_selected(reply: Reply, selection: Selection) -> bool:
-    """Whether the user has asked for one process, of which all is shown."""
-    return selection != Selection() and len(reply.status_rows) == 1
+    """Whether the user has asked for one process, of which all is shown.
+
+    What is gone does not count beside one that runs: the rank of a job that was started again.
+    """
+    rows = reply.status_rows
+    live = [row for row in rows if row.state not in GONE]
+    return selection != Selection() and len(live or rows) == 1
 
 
 def _console() -> Console:

@@ -50,8 +50,11 @@ class Target(abc.ABC):
 def require_replaceable(path: Path, inputs: Iterable[Path]) -> Path:
     """Return the path of a file that may be written, or written anew.
 
-    Raises UsageError for an input of this conversion, a device and a directory.
+    Raises UsageError for an input of this conversion, a device, a directory, and where there is
+    no directory for it: most often its name has a typing error.
     """
+    if not path.parent.is_dir():
+        raise UsageError(f"--out: there is no directory {path.parent}", "make it first")
     if path.exists() and not path.is_file():
         raise UsageError(f"--out: {path} is no regular file", "name another file")
     if path.resolve() in {item.resolve() for item in inputs}:

@@ -18,7 +18,6 @@ class TraceTarget(Target):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._trace = PerfettoTrace(path)
         self._process: TraceProcess | None = None

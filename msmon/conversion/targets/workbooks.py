@@ -23,7 +23,7 @@ class WorkbookTarget(Target):
     """
 
     def __init__(self, out: Path, single: bool, inputs: Iterable[Path]) -> None:
-        """Make the directory. Raises OSError."""
+        """Make the directory for several workbooks. Raises OSError."""
         super().__init__()
         self._out = out
         self._single = single
@@ -32,7 +32,8 @@ class WorkbookTarget(Target):
         self._book: WorkbookWriter | None = None
         self._pairing = MarkerPairing()
         directory = out.parent if single else out
-        directory.mkdir(parents=True, exist_ok=True)
+        if not single:
+            directory.mkdir(parents=True, exist_ok=True)
         self._scratch = Scratch(directory)
 
     def begin(self, source: Source) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from msmon.bus.places import Unguarded, require_guarded
-from msmon.bus.rows import OutputRow
+from msmon.bus.rows import EXPORT_OWNER, OutputRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
 from msmon.daemon.outputs.export_roots import ExportRoots
@@ -139,7 +139,7 @@ class Output(SessionQueue):
     def _shown_options(self) -> dict[str, str]:
         """Return the options in force; of an export whose it is, for each session has its own."""
         if self.owner is not None:
-            return {"owner": self.owner.name}
+            return {EXPORT_OWNER: self.owner.name}
         return {key: str(value) for key, value in self._options.items()}
 
     def begin_close(self, deadline_s: float) -> None:

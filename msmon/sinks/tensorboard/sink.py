@@ -12,10 +12,11 @@ Values are 32-bit floats, as TensorBoard's scalars are (7 digits).
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msmon.errors import SinkError
+from msmon.errors import SinkError, UsageError
 from msmon.records.windows import Window
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.settings.options import Option, text_up_to, whole_number
@@ -52,10 +53,19 @@ class TensorBoardSink(Sink):
         ),
     )
 
+    @classmethod
+    def options_in_force(
+        cls, options: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Raises UsageError where no directory is given."""
+        if not options.get("dir"):
+            raise UsageError(
+                "output tensorboard needs a directory", "write tensorboard:dir=DIRECTORY"
+            )
+        return dict(options)
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if not options.get("dir"):
-            raise SinkError("sink tensorboard needs a directory", "write tensorboard:dir=DIRECTORY")
         self._root = Path(options["dir"]).absolute()
         _check_writable(self._root)
         self._top = int(options.get("top", 10))

@@ -137,10 +137,50 @@ def test_check_config_shows_every_option_and_its_origin(
     monkeypatch.setenv("MSMON_DAEMON_ALLOW_USERS", "nobody")
     assert main(["--check-config", "--config", str(config), "--insecure"]) == 0
     out = capsys.readouterr().out
-    assert all(f"{option.key} = " in out for option in DAEMON_OPTIONS)
+    unset = {"metric-log-dir"}
+    assert all(f"{each.key} = " in out for each in DAEMON_OPTIONS if each.key not in unset)
+    assert "# metric-log-dir is not set" in out
     assert 'allow-users = "nobody"  # MSMON_DAEMON_ALLOW_USERS' in out
     assert f"heartbeat-s = 3  # {config}" in out
     assert "insecure = true  # command line" in out
+
+
+@pytest.mark.parametrize(("uid", "who"), [(0, "everybody"), (1000, "nobody")])
+def test_check_config_shows_the_defaults_that_are_in_force(
+    uid: int, who: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("MSMON_RUNTIME_DIR", "MSMON_KEYS_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    empty = tmp_path / "empty.toml"
+    empty.touch()
+    assert main(["--check-config", "--config", str(empty)]) == 0
+    out = capsys.readouterr().out
+    keys = "/etc/msmon/keys" if uid == 0 else tmp_path / ".config/msmon/keys"
+    place = "/run/msmon" if uid == 0 else tmp_path / "msmon"
+    assert f'allow-users = "{who}"  # default' in out
+    assert f'keys = "{keys}"  # default' in out
+    assert f'runtime-dir = "{place}"  # default' in out
+
+
+def test_what_check_config_shows_is_a_configuration(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--check-config", "--config", str(config)]) == 0
+    shown = tmp_path / "shown.toml"
+    shown.write_text(capsys.readouterr().out)
+    found = read_config(shown, must_exist=True)
+    assert found["heartbeat-s"] == 3
+    assert found["allow-users"] in ("everybody", "nobody")
+
+
+def test_an_empty_list_of_users_is_refused(config: Path) -> None:
+    config.write_text('allow-users = ""\n')
+    with pytest.raises(UsageError, match="--allow-users"):
+        read_config(config, must_exist=True)
 
 
 def test_check_config_refuses_what_can_not_work(

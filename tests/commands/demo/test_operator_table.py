@@ -30,6 +30,10 @@ def test_nobody_lags_when_collectives_are_alike_or_there_are_none():
     assert "No rank lags" in verdict(collectives(900, 870))
 
 
+def test_nothing_is_said_of_a_rank_that_is_alone():
+    assert "lag" not in verdict(collectives(900)).partition("--ranks 2")[0]
+
+
 def test_the_table_fits_80_columns_and_marks_the_rank_that_lags():
     totals = collectives(900_000, 300_000)
     for operators in totals.values():

@@ -74,6 +74,13 @@ def test_wrong_options_are_refused_here(daemon, run, arguments):
     assert daemon.requests == []
 
 
+@pytest.mark.parametrize("flag", ["--iterations", "--duration-ms"])
+def test_a_trace_of_nothing_is_out_of_range(daemon, run, flag):
+    code, _, err = run("nputrace", flag, "0", "--log-file", "/o")
+    assert code == 2
+    assert f"{flag}: 0 is out of range\n  allowed: 1 to" in err
+
+
 def test_cancel_sends_nothing_else(daemon, run):
     assert run("nputrace", "--cancel", "--rank", "1")[0] == 0
     assert (daemon.requests[0].action, daemon.requests[0].fields) == ("cancel", {})

@@ -41,6 +41,12 @@ def test_a_selected_process_is_shown_in_detail(run, daemon):
     assert daemon.requests[0].selection == Selection(ranks=[0])
 
 
+def test_a_lost_predecessor_does_not_count_as_another_selected_process(run, daemon):
+    rows = [row(library="simulated"), row(pid=99, state="lost")]
+    daemon.reply = Reply("ok", rows=rows, daemon=DAEMON)
+    assert "library" in run("status", "--rank", "0")[1]
+
+
 def test_several_selected_processes_are_a_table(run, daemon):
     rows = [row(library="simulated"), row(pid=101, rank=1)]
     daemon.reply = Reply("ok", rows=rows, daemon=DAEMON)
