@@ -99,13 +99,24 @@ class ProcessHost:
         not answer in time.
         """
         self.ready()
+        progress = Progress()
         if isinstance(request, Opening):
-            self._progress[request.session.session_id] = request.progress
+            progress = self._progress[request.session.session_id] = request.progress
             # a plain copy goes over; what the sink keeps comes back as messages
             request = dataclasses.replace(request, progress=Progress(request.progress.value))
         if isinstance(request, Forgetting):
             self._progress.pop(request.session_id, None)
         limit_s = CHECK_LIMIT_S if isinstance(request, ExportCheck) else self._call_limit_s
+        try:
+            return self._call(request, limit_s)
+        except HostEnded as ended:
+            if ended.hung or not isinstance(request, (Opening, ExportCheck)):
+                raise
+        # It may have died before it got the request, which a new process can carry out as well.
+        self.ready()
+        if isinstance(request, Opening):
+            self._progress[request.session.session_id] = progress
+            request = dataclasses.replace(request, progress=Progress(progress.value))
         return self._call(request, limit_s)
 
     def close(self) -> None:
