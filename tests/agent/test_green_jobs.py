@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 
 import pytest
 
@@ -16,7 +15,6 @@ PATCHES = {
 GREEN_SLEEP = {"gevent": "from gevent import sleep", "eventlet": "from eventlet import sleep"}
 
 JOB = """
-import json
 {before}
 import msmon
 msmon.init(rank=0)
@@ -32,15 +30,15 @@ def count():
         sleep(0.001)
 other = threading.Thread(target=count)  # a greenlet
 other.start()
-def greenlets_at_work(seconds):
-    began, first = time.monotonic(), turns
-    while time.monotonic() - began < seconds:
+def let_the_other_greenlet_turn(times):
+    first = turns
+    while turns - first < times:
         sleep(0.001)
-    return turns - first
 while os.path.exists(os.environ["MSMON_TEST_GO"]) is False:
     record(KERNEL, 1)
     sleep(0.005)
-print(json.dumps(greenlets_at_work(0.5)), flush=True)
+let_the_other_greenlet_turn(100)
+print('it turns', flush=True)
 ended = True
 other.join()
 """
@@ -75,10 +73,9 @@ def test_a_green_job_is_monitored_and_goes_on(daemon, job, green, when, with_dae
         daemon.await_status(lambda status: status.counts.received.get("Kernel", 0) > 10, "kernels")
         assert daemon.command("monitor.stop").ok
     go.touch()
-    turns = json.loads(started.output())
+    assert started.output() == "it turns"
     code, _, errors = started.end()
     assert (code, errors) == (0, "")
-    assert turns > 100, "greenlets went on while our threads waited"
     if with_daemon:
         assert daemon.of_type(Goodbye)
 
