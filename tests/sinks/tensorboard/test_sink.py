@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from msmon.errors import SinkError
+from msmon.errors import SinkError, UsageError
 from msmon.records.kinds import ActivityKind
 from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, Window, bucket_of
 from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
@@ -417,5 +417,5 @@ def test_two_hosts_share_one_folder_and_a_daemon_restarts_in_the_middle(tmp_path
 
 
 def test_without_a_directory_the_sink_says_what_to_write() -> None:
-    with pytest.raises(SinkError, match="directory"):
-        TensorBoardSink()
+    with pytest.raises(UsageError, match="directory"):
+        TensorBoardSink.options_in_force({"dir": None}, {})
