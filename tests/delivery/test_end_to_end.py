@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,15 @@ class Session:
         reply = self.job.command("start", report_interval_s=1.0, **export, **fields)
         assert reply.outcome == "ok", reply
 
-    def stop(self) -> None:
+    def stop(self, vanished: Sequence[Rank] = ()) -> None:
+        """Stop; every living rank says how many records it has, and ``vanished`` are named."""
         reply = self.job.command("stop")
-        assert reply.outcome == "ok", reply
-        assert len(reply.rows) == len(self.job.living)
-        for row in reply.rows:
+        assert reply.outcome == ("partial" if vanished else "ok"), reply
+        rows = {row.pid: row for row in reply.rows}
+        for rank in vanished:
+            assert "vanished" in rows.pop(rank.pid).text
+        assert set(rows) == {rank.pid for rank in self.job.living}
+        for row in rows.values():
             check_account(row.text)
         self.job.await_states("idle")
 
@@ -219,7 +223,7 @@ def test_a_killed_rank_is_lost_and_its_database_says_so(session: Session) -> Non
     database = session.database(victim)
     assert sum(database.counts().values()) > 0
     assert database.query("PRAGMA integrity_check") == [("ok",)]
-    session.stop()
+    session.stop([victim])
     session.check_exact()
     assert shared_memory_files() <= before
 
