@@ -2,8 +2,8 @@
 
 The broker's loop puts in and the output's thread takes out, both under one lock. A delivery
 that does not fit is dropped and counted, and becomes a gap in the output. Three bounds hold: that
-of the queue, the share of the owner whose data it is, and in an output of all owners a part of the
-queue for each. The sessions of the owners are looked at in turn. So one user's flood leaves the
+of the queue, the share of the owner whose data it is, and in an output of all owners as much for
+each as is free. The sessions of the owners are looked at in turn. So one user's flood leaves the
 others room and time.
 """
 
@@ -32,12 +32,8 @@ from msmon.sessions import Drops, DropStage, SessionInfo
 
 QUEUE_BYTES = 128 << 20
 
-OWNERS_PER_QUEUE = 4
-"""In an output of all owners each may fill this fraction of the queue."""
-
 _AT_ONCE_S = -1.0
 """When a session is due whose opening somebody waits for: before all that its owner has waiting."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -202,9 +198,14 @@ class SessionQueue(abc.ABC):
         return session.dropped(delivery, stage, reason)
 
     def _has_share(self, session: OutputSession, delivery: Delivery) -> bool:
+        """Whether the owner may have so much waiting.
+
+        In an output of all owners nobody may hold more than is free. So one alone gets a half of
+        the queue, and the next one who comes always finds room.
+        """
         if self.owner is None:
             held = self._held_by_owner.get(session.owner.name, 0)
-            if held + delivery.size_bytes > self._queue_bytes // OWNERS_PER_QUEUE:
+            if held + delivery.size_bytes > self._queue_bytes - self._held_bytes:
                 return False
         if self._shares is None:
             return True

@@ -276,7 +276,7 @@ def test_lost_windows_are_counted_apart_with_the_records_in_them(make: Any) -> N
     setting = make(WindowsSink)
     hang(setting["windows"])
     header = WindowHeader(0, 1, 2, kept={"Kernel": 7})
-    large = bytes(session_queue.QUEUE_BYTES // session_queue.OWNERS_PER_QUEUE // 2)
+    large = bytes(session_queue.QUEUE_BYTES // 4)
     for seq in (2, 3, 4):
         setting.outputs.put(WindowDelivery("session-0", seq, header, (large, b"", b"")))
     assert setting.drops["windows"] >= 7

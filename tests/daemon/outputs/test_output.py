@@ -409,11 +409,11 @@ def test_owners_share_the_queue_of_an_output_and_are_written_in_turn(
     output.open_session(session(tmp_path), Owner("uid 7", 7), lambda answer: None)
     OrderedSink.instance.gate.clear()
     batch = kernels(100)
-    for seq in range(2, 12):
+    for seq in range(2, 22):
         for number in range(30):
             output.put(records(batch, seq, f"many {number}"))
     size_bytes = records(batch, 2).size_bytes
-    assert 90_000 < output.status().queue_bytes <= 100_000 + 30 * 10 * BASE_BYTES
+    assert 180_000 < output.status().queue_bytes <= 200_000 + 30 * 10 * BASE_BYTES
     output.put(records(batch, 999))
     assert output.drops("session-0") == {}
     OrderedSink.instance.gate.set()
