@@ -130,6 +130,7 @@ static void *work(void *argument) {
 /* The ActivityManager thread: one new native thread per full buffer. */
 static void *manage(void *unused) {
     (void)unused;
+    pthread_setname_np(pthread_self(), "mspti double"); /* else that of msmon's own thread */
     pthread_mutex_lock(&lock_c);
     for (;;) {
         while (queue_head == queue_tail) pthread_cond_wait(&queue_grew, &lock_c);

@@ -262,7 +262,7 @@ def test_names_beyond_the_cap_are_summed_under_other_and_counted(distinct: int) 
 def test_a_window_of_the_longest_names_is_no_larger_than_a_daemon_takes() -> None:
     statistics = WindowStatistics()
     for kind in NAMED_KINDS:
-        rows = [(0, f"{number} {'算' * 5000}", 1, 11) for number in range(1200)]
+        rows = [(0, f"{number} {'算' * 5000}", START_NS, START_NS + 10) for number in range(1200)]
         statistics.add(batch_of(kind, rows))
     window = close(statistics)
     frames = window.to_frames()
