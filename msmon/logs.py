@@ -204,4 +204,5 @@ class BoundedFile(RotatingFileHandler):
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
             os.close(descriptor)
             raise OSError(f"{path} is no regular file of this user's own")
+        # not os.fdopen: eventlet may have replaced it
         return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")

@@ -186,11 +186,7 @@ class MonitorSettings:
 
         For settings of another process: the wire has only looked at their types.
         """
-        defaults = dataclasses.asdict(MonitorSettings())
-        given = dataclasses.asdict(self)
-        return MonitorSettings.from_fields(
-            {name: value for name, value in given.items() if value != defaults[name]}
-        )
+        return _checked(self)
 
     def with_kinds(self) -> MonitorSettings:
         """Return these settings with ``kinds`` spelled out, also where the filter names them."""
@@ -199,6 +195,16 @@ class MonitorSettings:
     def as_fields(self) -> dict[str, Any]:
         """Return plain values for the wire and for ``status``."""
         return dataclasses.asdict(self.with_kinds())
+
+
+@functools.lru_cache(64)
+def _checked(settings: MonitorSettings) -> MonitorSettings:
+    """See :meth:`MonitorSettings.checked`. All ranks of a job begin with the same settings."""
+    defaults = dataclasses.asdict(MonitorSettings())
+    given = dataclasses.asdict(settings)
+    return MonitorSettings.from_fields(
+        {name: value for name, value in given.items() if value != defaults[name]}
+    )
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class Connections:
         return any(item.route == route and not item.ended for item in self._known.values())
 
     def check(self, now_s: float, stays: Callable[[Connection], bool] = lambda _: False) -> None:
-        """Hang up on connections that are silent for too long, unless ``stays`` says no.
+        """Hang up on connections that are silent for too long, unless ``stays`` holds for it.
 
         While memory grows, also on those that send a message that never ends.
         """

@@ -50,6 +50,8 @@ class Process:
     """A helper process of a framework speaks for the process, which may have no agent."""
     agent_id: str = ""
     """Message id of its hello; another agent in the same process has another one."""
+    judged_s: float = -math.inf
+    """When it was looked at last, because it said nothing."""
     since_s: float = 0.0
     """When it registered first."""
     stepped_s: float = -math.inf

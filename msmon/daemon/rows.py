@@ -108,7 +108,7 @@ def _step_age_s(status: Status, silent_s: float) -> float:
 
 
 def _problem(status: Status, stream: Stream | None, of_outputs: str) -> str:
-    waiting = f"what was recorded can't be written: {of_outputs}" if of_outputs else ""
+    waiting = f"not all that was recorded is written: {of_outputs}" if of_outputs else ""
     of_stream = stream.problem if stream else ""
     return "; ".join(filter(None, [status.problem, of_stream, waiting]))
 

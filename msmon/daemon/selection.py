@@ -6,7 +6,6 @@ The cost grows with processes plus numbers asked for, not with their product: a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Union
@@ -14,6 +13,7 @@ from typing import Union
 from msmon.bus.messages import Selection
 from msmon.bus.rows import MissingRow
 from msmon.bus.words import GONE, Outcome, ProcessState
+from msmon.daemon.access.identity import is_in_use
 from msmon.daemon.process import Life, Process
 
 NOT_REGISTERED_STEP = (
@@ -174,22 +174,9 @@ def _never_seen(why: str) -> tuple[ProcessState, str]:
 def _why_pid(pid: int, host: str, may_probe: MayProbe) -> str:
     if not may_probe(pid):
         return f"process {pid} never registered with this daemon"
-    if _exists(pid):
+    if is_in_use(pid):
         return f"process {pid} runs on {host} but never registered with this daemon"
     return f"no process {pid} exists on {host}"
-
-
-def _exists(pid: int) -> bool:
-    """Whether a pid is in use; works without /proc, and where it is restricted."""
-    if pid < 1:
-        return False
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 def unknown_text(missing: list[MissingRow]) -> str:

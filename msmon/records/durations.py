@@ -44,11 +44,6 @@ UNKNOWN_OPERATION = "UNKNOWN_OPERATION"
 """Name for a number that the header doesn't define."""
 
 
-def is_time(value_ns: int) -> bool:
-    """Whether a number is a wall clock time in ns."""
-    return EARLIEST_NS <= value_ns < LATEST_NS
-
-
 def are_times(values_ns: Column) -> Column:
     """Return which numbers (uint64, shape (n,)) are wall clock times in ns: bool, shape (n,)."""
     mask: Column = (values_ns >= _EARLIEST) & (values_ns < _LATEST)

@@ -69,6 +69,23 @@ def test_a_daemon_that_does_not_know_the_parent_is_told_less(daemon, job):
     assert (child.pid, child.started_by) == (int(started.output()), "")
 
 
+def test_a_daemon_that_refuses_for_another_reason_is_told_the_parent_again(daemon, job):
+    refused: list[int] = []
+
+    def refuse_once(message: object) -> Refused | None:
+        if not isinstance(message, Hello) or not message.process.started_by or refused:
+            return None
+        refused.append(message.process.pid)
+        return Refused("too many processes are registered with this daemon")
+
+    daemon.refuses = refuse_once
+    started = job(FORKS.replace("sys.argv[-1]", "3"))
+    daemon.await_hello()
+    started.line()
+    assert daemon.await_hello(3).process.started_by
+    assert refused == [int(started.output())]
+
+
 FORKS_AT_THE_TOP = """
 from msmon.agent import autostart
 autostart.start()  # as msmon-autostart.pth does before the script

@@ -11,7 +11,7 @@ from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource, Shares, ShareUsedUp
 from msmon.daemon.process import Life, Process
-from msmon.daemon.registry import MAX_OF_ONE_PID, Registry
+from msmon.daemon.registry import JUDGED_PER_CHECK, MAX_OF_ONE_PID, Registry
 from msmon.errors import CommandRefused
 from msmon.sessions import ProcessInfo
 
@@ -323,3 +323,21 @@ def test_a_process_that_says_nothing_and_is_there_is_silent_and_not_lost():
     there[0] = False
     assert check_until(registry, 701, 702) == [process]
     assert (process.life, process.gone_s, registry.live()) == (Life.LOST, 701.0, [])
+
+
+def test_a_crowd_of_silent_processes_is_looked_at_in_parts():
+    looked_at: list[int] = []
+
+    def is_there(process: Process) -> bool:
+        looked_at.append(process.info.pid)
+        return True
+
+    registry = Registry(LOST_AFTER_S, KEEP_GONE_S, Shares(), is_there)
+    pids = range(100, 100 + 2 * JUDGED_PER_CHECK)
+    for pid in pids:
+        registry.register(info(pid), REMOTE, b"r%d" % pid, "1", 0.0)
+    registry.expire(0.0)
+    for now_s in range(2, 20, 2):
+        registry.expire(float(now_s))
+        assert len(looked_at) <= JUDGED_PER_CHECK * max(0, (now_s - LOST_AFTER_S) // 2)
+    assert set(looked_at) == set(pids)

@@ -168,7 +168,7 @@ class Link:
                     return
                 if isinstance(envelope.message, Refused):
                     self._pause_s = REFUSED_PAUSE_S
-                    self._say_less()
+                    self._say_less(envelope.message.reason)
                     raise ConnectionLost(f"refused by the daemon: {envelope.message.reason}")
                 self._take(envelope.message, envelope.message_id)
             if time.monotonic() >= min(deadline_s, self._end_by_s or deadline_s):
@@ -184,10 +184,9 @@ class Link:
             return hello
         return dataclasses.replace(hello, process=dataclasses.replace(hello.process, started_by=""))
 
-    def _say_less(self) -> None:
-        """After a refusal: leave out of the next hello what an older daemon does not know."""
-        greeting = self._greeting
-        if greeting is not None and greeting.process is not None and greeting.process.started_by:
+    def _say_less(self, reason: str) -> None:
+        """Leave out of the next hello what was refused, because an older daemon doesn't know it."""
+        if "started_by" in reason:
             self._names_parent = False
             self._pause_s = FIRST_PAUSE_S
 

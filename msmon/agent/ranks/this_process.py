@@ -76,8 +76,8 @@ def _torch_rank() -> tuple[int, int]:
         if module is None or not module.is_available() or not module.is_initialized():
             return UNKNOWN_RANK, 0
         return int(module.get_rank()), int(module.get_world_size())
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        return UNKNOWN_RANK, 0  # another version, only half imported, or it ends at this moment
+    except Exception:  # noqa: BLE001 - another version, half imported, or it ends at this moment
+        return UNKNOWN_RANK, 0
 
 
 def framework() -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.session.intake import Intake
 from msmon.recording.recorder import Recorder
+from msmon.threads import sleep
 
 _POLL_S = 0.01
 _WITH_TEXTS = 1.5
@@ -64,7 +65,7 @@ class Patience:
             while not self._has_room(size_bytes):
                 if time.monotonic() >= deadline_s or not self._uplink.connected:
                     break
-                time.sleep(_POLL_S)
+                sleep(_POLL_S)
             return True
 
         return wait

@@ -118,14 +118,15 @@ def still_runs(info: ProcessInfo, peer: Peer, proc: Path = PROC) -> bool | None:
         return None
     seen = seen_by_kernel(peer.pid, proc)
     if seen is None:
-        return None if _may_be_hidden(peer.pid, proc) else False
+        hidden = proc is PROC and is_in_use(peer.pid)  # by the option hidepid of /proc
+        return None if hidden else False
     began_then = info.start_time in (0, seen.start_time) or not seen.same_clock
     return seen.own_pid == info.pid and began_then and not seen.is_over
 
 
-def _may_be_hidden(pid: int, proc: Path) -> bool:
-    """Whether a process exists though /proc does not show it (its option hidepid)."""
-    if proc is not PROC:
+def is_in_use(pid: int) -> bool:
+    """Whether a pid is in use; works without /proc, and where it is restricted."""
+    if pid < 1:
         return False
     try:
         os.kill(pid, 0)

@@ -46,6 +46,7 @@ class Resource(enum.Enum):
     REQUESTS = "requests"
     QUEUED_BYTES = "queued bytes"
     REMEMBERED_BYTES = "remembered bytes"
+    OPEN_WINDOW_BYTES = "bytes of open windows"
     DISK_BYTES = "disk bytes"
     LOOP_S = "loop seconds"
     AUDIT_LINES = "audit lines"
@@ -64,6 +65,7 @@ LIMITS: dict[Resource, Limit] = {
     Resource.REQUESTS: Limit(32, 0, 8, "requests at the same time"),
     Resource.QUEUED_BYTES: Limit(128 * _MIB, 0, 4, "bytes waiting for outputs"),
     Resource.REMEMBERED_BYTES: Limit(8 * _MIB, 0, 16, "bytes remembered"),
+    Resource.OPEN_WINDOW_BYTES: Limit(32 * _MIB, 0, 4, "bytes of open windows"),
     Resource.DISK_BYTES: Limit(2048 * _MIB, 128 * _MIB, 8, "bytes written per second"),
     Resource.LOOP_S: Limit(1.0, 0.5, 8, "work of the daemon's loop"),
     Resource.AUDIT_LINES: Limit(200, 0.2, 100, "lines of the audit log"),

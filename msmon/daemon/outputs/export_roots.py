@@ -46,7 +46,7 @@ class ExportRoots:
         require_below(Path(resolved), self._roots)
 
     def advised(self, refusal: MsmonError, path: str, owner: Owner) -> MsmonError:
-        """Return the refusal of a path; it names the owner's personal directories, if any help."""
+        """Return a path's refusal, with the owner's personal directories if it lies in none."""
         personal = [root / _login(owner.uid) for root in self._roots if owner.uid > 0]
         wanted = Path(os.path.normpath(path))
         inside = any(place == wanted or place in wanted.parents for place in personal)
@@ -54,7 +54,8 @@ class ExportRoots:
             return refusal
         places = " or ".join(map(str, personal))
         kind = UsageError if isinstance(refusal, UsageError) else SinkError
-        return kind(refusal.message, f"choose {places}, or a directory in it")
+        next_step = f"{refusal.next_step}; " if refusal.next_step else ""
+        return kind(refusal.message, f"{next_step}for this user there is {places}")
 
     def make_personal(self, path: str, owner: Owner) -> None:
         """Make an owner's personal directory where ``path`` lies in it and it is missing.

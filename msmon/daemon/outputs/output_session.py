@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,8 +24,10 @@ from msmon.errors import MsmonError
 from msmon.sessions import Drops, DropStage, Gap, SessionInfo, merged_drops
 from msmon.sinks.base import SessionOutput
 
-MANY_WAITING = 4096
-"""With more than this waiting, gaps of different stages become one, to bound the memory."""
+MAX_PLACES = 64
+"""Places in a row that keep gaps of different stages apart. The next one joins the last, because
+places are kept beyond every bound of a queue. Example: an output takes nothing, and batches and
+windows are dropped in turn."""
 
 OpenAnswer = Union["tuple[str, ...]", MsmonError]
 """The files of a session, or why it could not be opened."""
@@ -153,7 +156,11 @@ class OutputSession:
         """
         if not isinstance(last, Skipped) or last is self.in_hand or last.seq == self.uncertain_seq:
             return False
-        return last.can_join(following) or len(self.waiting) > MANY_WAITING
+        return last.can_join(following) or self._ends_in_many_places()
+
+    def _ends_in_many_places(self) -> bool:
+        latest = itertools.islice(reversed(self.waiting), MAX_PLACES)
+        return len(self.waiting) >= MAX_PLACES and all(isinstance(item, Skipped) for item in latest)
 
     def opened(self, opened: SessionOutput, generation: int) -> None:
         """The sink, made anew ``generation`` times, has the session open.

@@ -20,8 +20,10 @@ from msmon.records.window_header import WindowHeader
 class RunningWindows:
     """Keeps at most one window per stream, in ``Stream.so_far``; its bytes count against the owner.
 
-    Windows are compared by their index: what is told of a window may overtake the report of the
-    one before it. Every method runs on the broker's loop, and only there.
+    That share is their own. With the one of statuses, large windows of some ranks would have the
+    statuses of all refused. Windows are compared by their index: what is told of a window may
+    overtake the report of the one before it. Every method runs on the broker's loop, and only
+    there.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -40,7 +42,7 @@ class RunningWindows:
         session_id = stream.session.session_id
         so_far = WindowDelivery(session_id, stream.last_seq, header, frames, found_here=True)
         owner = stream.process.peer.owner
-        if self._shares.try_take(owner, Resource.REMEMBERED_BYTES, so_far.size_bytes):
+        if self._shares.try_take(owner, Resource.OPEN_WINDOW_BYTES, so_far.size_bytes):
             stream.so_far = so_far
 
     def reported(self, stream: Stream, report: WindowReport) -> None:
@@ -53,5 +55,5 @@ class RunningWindows:
         """Forget what was told of the open window of a stream."""
         if stream.so_far is not None:
             owner = stream.process.peer.owner
-            self._shares.give_back(owner, Resource.REMEMBERED_BYTES, stream.so_far.size_bytes)
+            self._shares.give_back(owner, Resource.OPEN_WINDOW_BYTES, stream.so_far.size_bytes)
             stream.so_far = None

@@ -214,7 +214,7 @@ class Streams:
     def _reopen(self, stream: Stream) -> None:
         owner = {"owner": stream.process.peer.owner}
         _log.info("%s is back: its session goes on", stream.process.label, extra=owner)
-        stream.lost = stream.closed = False
+        stream.lost = stream.closed = stream.loss_told = False
         stream.end = None
         self._open(stream)
 

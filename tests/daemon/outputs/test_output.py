@@ -26,12 +26,14 @@ from msmon.daemon.outputs.delivery import (
     Closing,
     NoteDelivery,
     Skipped,
+    WindowDelivery,
 )
 from msmon.daemon.outputs.output import Output
-from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession
+from msmon.daemon.outputs.output_session import MAX_PLACES, OpenAnswer, OutputSession
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.records.window_header import WindowHeader
 from msmon.sessions import DropStage, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.sqlite.sink import SqliteSink
@@ -210,6 +212,19 @@ def test_a_gap_and_the_places_that_it_stands_for_are_committed_together(
         queued.handed_over(delivery)
     assert taken == [(2, None), (5, {"Kernel": 30}), (6, None)]
     assert queued.drops == {"sink": 30}
+
+
+def test_places_of_what_is_dropped_stay_few_whatever_it_is(
+    kernels: Any, session: Any, tmp_path: Path
+) -> None:
+    queued = OutputSession(session(tmp_path), Owner("uid 1"), None)
+    header = WindowHeader(0, 1, 2, kept={"Kernel": 3})
+    for seq in range(2, 2002, 2):
+        lost = records(kernels(10), seq), WindowDelivery("session-0", seq + 1, header, ())
+        for delivery in lost:
+            queued.append(queued.dropped(delivery, DropStage.SINK, "full"))
+    assert len(queued.waiting) <= MAX_PLACES + 1
+    assert queued.drops == {"sink": 10_000, "windows": 3000}
 
 
 def test_what_was_given_up_is_told_in_the_output_once_it_works_again(

@@ -153,7 +153,8 @@ def test_a_user_can_not_export_where_only_others_may_write(daemon: Daemon, place
     assert "can't be written" in refused.message or "Permission denied" in refused.message
     nowhere = daemon.check(Path("/root/x"))
     assert isinstance(nowhere, UsageError)
-    assert nowhere.next_step == f"choose {place}/{ALICE.uid}, or a directory in it"
+    wanted = f"choose a directory below {place}; for this user there is {place}/{ALICE.uid}"
+    assert nowhere.next_step == wanted
     assert isinstance(daemon.check(Path("/root/x"), anywhere=True), MsmonError)
     (place / "alice" / "link").symlink_to("/root")
     assert isinstance(daemon.check(place / "alice" / "link" / "x"), MsmonError)

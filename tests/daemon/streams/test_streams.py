@@ -24,7 +24,7 @@ from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.access.roles import Role
-from msmon.daemon.access.shares import LIMITS, Resource
+from msmon.daemon.access.shares import LIMITS, Resource, Shares
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery, WindowDelivery
 from msmon.daemon.process import Life, Process
 from msmon.daemon.streams.admission import MAX_OPEN_SESSIONS_PER_PROCESS
@@ -88,6 +88,7 @@ class Setting:
         self.outputs = RememberingOutputs()
         self.acknowledged: list[int] = []
         self.approvals = Approvals(directory)
+        self.shares = Shares()
         self.streams = Streams(
             self.outputs,
             self.approvals,
@@ -95,6 +96,7 @@ class Setting:
             lambda call: call(),
             grace_s=10.0,
             keep_closed_s=600.0,
+            shares=self.shares,
         )
 
     def process(self, peer: Peer = OPERATOR, pid: int = 11) -> Process:
@@ -263,6 +265,29 @@ def test_a_session_that_ends_leaves_no_open_window(setting):
     setting.streams.keep_so_far(process, so_far(1, 2), ())
     lose(setting, process)
     assert windows(setting) == []
+
+
+def test_open_windows_take_nothing_from_the_share_of_statuses(setting):
+    process = setting.process(USER)
+    setting.take(process, opened())
+    setting.streams.keep_so_far(process, so_far(0, 2), (bytes(1000),))
+    assert setting.shares.used(USER.owner, Resource.REMEMBERED_BYTES) == 0
+    assert setting.shares.used(USER.owner, Resource.OPEN_WINDOW_BYTES) > 1000
+    setting.take(process, SessionClosed("s", 2, SessionEnd(9, "stopped")))
+    assert setting.shares.used(USER.owner, Resource.OPEN_WINDOW_BYTES) == 0
+
+
+def test_a_process_that_vanishes_again_is_told_again(setting):
+    process = setting.process()
+    setting.take(process, opened())
+    lose(setting, process)
+    (stream,) = setting.streams.lost()
+    stream.loss_told = True
+    process.life = Life.LIVE
+    setting.take(process, window(2))
+    assert setting.streams.lost() == []
+    lose(setting, process)
+    assert [item.loss_told for item in setting.streams.lost()] == [False]
 
 
 def test_an_open_window_that_is_too_large_is_not_kept(setting):
