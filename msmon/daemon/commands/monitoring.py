@@ -120,7 +120,7 @@ class Monitoring(Commands[MonitorRequest]):
                 continue
             stream.loss_told = True
             text = (
-                f"the process vanished {now_s - process.gone_s:.0f} s ago; "
+                f"the process vanished, last heard of {now_s - process.last_seen_s:.0f} s ago; "
                 f"{sum(stream.arrived.values())} records of its session had come"
             )
             files = list(self._outputs.files(stream.session.session_id))

@@ -186,6 +186,15 @@ def test_the_records_of_a_window_that_finds_no_room_are_counted_apart(uplink):
     assert after.TYPE == "window"
 
 
+def taken_to_the_end(uplink: Uplink) -> list:
+    """Take and acknowledge all of a session that was closed."""
+    messages = []
+    while not messages or not isinstance(messages[-1], SessionClosed):
+        messages += taken(uplink)
+        uplink.acknowledge("s", messages[-1].seq)
+    return messages
+
+
 @pytest.mark.parametrize(("connected", "reason"), [(False, "away"), (True, "faster")])
 def test_a_gap_says_whether_the_daemon_was_away(uplink, connected, reason):
     if connected:
@@ -193,11 +202,7 @@ def test_a_gap_says_whether_the_daemon_was_away(uplink, connected, reason):
     while uplink.put_records("s", kernels(200)):
         pass
     uplink.close("s", SessionEnd(9, "stopped"))
-    messages = []
-    while not messages or not isinstance(messages[-1], SessionClosed):
-        messages += taken(uplink)
-        uplink.acknowledge("s", messages[-1].seq)
-    assert reason in messages[-2].gap.reason
+    assert reason in taken_to_the_end(uplink)[-2].gap.reason
 
 
 def so_far(uplink: Uplink) -> list:
@@ -236,11 +241,7 @@ def test_a_loss_not_yet_reported_comes_before_the_end(uplink):
     while uplink.put_records("s", kernels(200)):
         pass
     uplink.close("s", SessionEnd(9, "stopped"))
-    messages = []
-    while not messages or not isinstance(messages[-1], SessionClosed):
-        messages += taken(uplink)
-        uplink.acknowledge("s", messages[-1].seq)
-    assert isinstance(messages[-2], GapReport)
+    assert isinstance(taken_to_the_end(uplink)[-2], GapReport)
 
 
 def test_a_record_whose_name_is_longer_than_a_frame_is_sent_with_a_shorter_one():
