@@ -192,7 +192,8 @@ class HandshakeWatch:
         if event == zmq.EVENT_CONNECTED:
             self.reached = True
             self._stranger = self._refusal_of(peer_uid(value)) if self._daemon_uids else None
-            return self._stranger
+            # A connection that is over already can't be asked. The next event tells why it ended.
+            return self._stranger if self._stranger and self._stranger.final else None
         if event == zmq.EVENT_CONNECT_RETRIED:
             self.attempts_failed += not self.reached
             return None

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from msmon.bus.client import Client
 from msmon.bus.endpoints import Endpoint, local_endpoint
 from msmon.bus.keys import KeyPair, key_file_text
+from msmon.bus.sockets import connect
 from msmon.bus.trust import Untrusted, peer_uid
 from msmon.errors import BusError, HandshakeRefused
 
@@ -254,6 +256,20 @@ def test_what_is_no_connected_unix_socket_has_no_user():
     with open(os.devnull) as file:
         assert peer_uid(file.fileno()) is None
     assert peer_uid(9999) is None
+
+
+def test_a_connection_that_is_over_before_it_could_be_asked_accuses_nobody(place, listener):
+    there = listener(place / "run")
+    url = f"ipc://{there.directory / 'daemon.sock'}"
+    context = zmq.Context()
+    dealer, watch = connect(context, Endpoint(url, None, None, frozenset({os.geteuid()})))
+    for _ in range(2):  # once the second one is there, the first one is over at both ends
+        there.socket.accept()[0].close()
+    told = [event.reason for event in watch.events()]
+    watch.close()
+    dealer.close()
+    context.term()
+    assert not [reason for reason in told if "belongs to" in reason]
 
 
 def test_the_daemons_own_user_is_accepted_over_the_same_check(daemon):
