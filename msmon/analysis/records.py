@@ -1,0 +1,236 @@
+"""The records of one rank, reduced to what an analysis needs: when, how long, and of what.
+
+Exports of a job may have tens of gigabytes, so the reduced records (20 bytes each) go to a
+temporary file without a name, and only their labels stay in memory.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+
+from msmon.conversion.sources.source import Source
+from msmon.insight.job import Member
+from msmon.records.batch import Batch, Column, printable
+from msmon.records.durations import are_spans, durations_of
+from msmon.records.kinds import ActivityKind, CommunicationDataType
+from msmon.records.markers import MarkerPairing
+from msmon.sessions import Gap
+from msmon.sinks.sqlite.collectives import step_number
+
+RECORD_DTYPE = np.dtype([("start_ns", "<i8"), ("end_ns", "<i8"), ("label", "<u4")])
+CHUNK_RECORDS = 1 << 20
+"""Records that are in memory at once."""
+
+MAX_LABELS = 4096
+"""Names of a rank that are told apart. What comes later counts as the label ``other``."""
+
+MAX_STEPS = 2_000_000
+
+_NUMBERED = re.compile(r"^(?:hcom_)?([A-Za-z_]+?)_*(?:__|$)(.*)$")
+_OTHER = "other"
+
+_BYTES_OF_TYPE = {
+    **dict.fromkeys((CommunicationDataType.INT8, CommunicationDataType.UINT8), 1),
+    **dict.fromkeys(
+        (
+            CommunicationDataType.INT16, CommunicationDataType.FP16,
+            CommunicationDataType.UINT16, CommunicationDataType.BFP16,
+        ),
+        2,
+    ),
+    **dict.fromkeys(
+        (
+            CommunicationDataType.INT32, CommunicationDataType.FP32, CommunicationDataType.UINT32,
+        ),
+        4,
+    ),
+    **dict.fromkeys(
+        (
+            CommunicationDataType.INT64, CommunicationDataType.UINT64, CommunicationDataType.FP64,
+        ),
+        8,
+    ),
+}  # fmt: skip
+
+
+class Sort(enum.IntEnum):
+    """What a record is to an analysis."""
+
+    KERNEL = 0
+    HOST_CALL = 1
+    COMMUNICATION = 2
+
+
+_HOST_KINDS = frozenset(
+    {ActivityKind.API, ActivityKind.AclAPI, ActivityKind.NodeAPI, ActivityKind.RuntimeAPI}
+)
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a record is of: the name of a kernel or call, or the operation of a group.
+
+    ``size_class`` is log2 of the bytes of a collective, 0 where that is unknown.
+    """
+
+    sort: Sort
+    name: str
+    group: str = ""
+    size_class: int = 0
+
+
+@dataclass
+class RankRecords:
+    """What was recorded of one rank. Written by :meth:`read`, on the thread that calls it."""
+
+    rank: int
+    host: str = ""
+    device: int = -1
+    labels: list[Label] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Records of each label."""
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    """(number, start ns, end ns) of each step marker."""
+    gaps: list[Gap] = field(default_factory=list)
+    untimed: int = 0
+    """Records without usable times, left out."""
+    first_ns: int = 0
+    last_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="msmon-")
+        self._ids: dict[Label, int] = {}
+        self._device_steps: list[tuple[int, int, int]] = []
+
+    @property
+    def member(self) -> Member:
+        """Who this is in a verdict."""
+        return Member(self.rank, self.host, self.device)
+
+    def read(self, source: Source, advance: Callable[[int], None]) -> None:
+        """Take all records of a source. Raises OSError, also when the temporary file can't grow."""
+        self.host = self.host or source.process.host
+        pairing = MarkerPairing()
+        for batch in source.batches(advance):
+            if batch.kind == ActivityKind.Marker:
+                self._take_steps(pairing.add(batch))
+            elif batch.kind == ActivityKind.Kernel:
+                self._take(batch, Sort.KERNEL, self._named(batch, Sort.KERNEL))
+            elif batch.kind in _HOST_KINDS:
+                self._take(batch, Sort.HOST_CALL, self._named(batch, Sort.HOST_CALL))
+            elif batch.kind == ActivityKind.Communication:
+                self._take(batch, Sort.COMMUNICATION, self._collectives(batch))
+        self.gaps += source.gaps
+
+    def finish(self) -> None:
+        """Call after the last source: the device's step markers count where there are any."""
+        if self._device_steps:
+            self.steps = self._device_steps
+        self.steps = sorted(set(self.steps), key=lambda step: step[1])
+        self._file.flush()
+
+    def chunks(self) -> Iterator[Column]:
+        """Yield the records, dtype ``RECORD_DTYPE``, at most ``CHUNK_RECORDS`` at once."""
+        self._file.seek(0)
+        while data := self._file.read(CHUNK_RECORDS * RECORD_DTYPE.itemsize):
+            yield np.frombuffer(data, RECORD_DTYPE)
+
+    def close(self) -> None:
+        """Give the temporary file back."""
+        self._file.close()
+
+    def _take(self, batch: Batch, sort: Sort, labels: Column) -> None:
+        records = batch.records
+        timed = are_spans(records["start_ns"], records["end_ns"])
+        self.untimed += int(len(timed) - timed.sum())
+        if not timed.any():
+            return
+        rows = np.zeros(int(timed.sum()), RECORD_DTYPE)
+        rows["start_ns"], rows["end_ns"] = records["start_ns"][timed], records["end_ns"][timed]
+        rows["label"] = labels[timed]
+        for label, count in enumerate(np.bincount(rows["label"]).tolist()):
+            self.counts[label] += count
+        first, last = int(rows["start_ns"].min()), int(rows["end_ns"].max())
+        self.first_ns = min(self.first_ns or first, first)
+        self.last_ns = max(self.last_ns, last)
+        if sort is Sort.KERNEL and self.device < 0:
+            self.device = int(records["device_id"][0])
+        self._file.seek(0, 2)
+        self._file.write(rows.tobytes())
+
+    def _take_steps(self, events: Any) -> None:
+        numbers = [step_number(text) for text in events.strings]
+        for row in events.events:
+            number = numbers[row["name"]]
+            wanted = number >= 0 and not row["instantaneous"]
+            times_ns = (int(row["start_ns"]), int(row["end_ns"]))
+            if wanted and are_spans(*np.array([times_ns], np.uint64).T).all():
+                steps = self.steps if row["device_id"] < 0 else self._device_steps
+                if len(steps) < MAX_STEPS:
+                    steps.append((number, *times_ns))
+
+    def _named(self, batch: Batch, sort: Sort) -> Column:
+        """Return the label of each record, by its name."""
+        durations = durations_of(batch)
+        used = np.unique(durations.label_ids)
+        table = np.zeros(int(used.max()) + 1 if len(used) else 1, np.int64)
+        table[used] = [self._id(Label(sort, printable(durations.labels[i][0]))) for i in used]
+        labels: Column = table[durations.label_ids]
+        return labels
+
+    def _collectives(self, batch: Batch) -> Column:
+        """Return the label of each collective, by operation, group and size."""
+        records = batch.records
+        keys = np.stack(
+            [
+                records["name"].astype(np.int64), records["comm_name"].astype(np.int64),
+                _size_classes(records),
+            ],
+            axis=1,
+        )  # fmt: skip
+        distinct, place = np.unique(keys, axis=0, return_inverse=True)
+        ids = []
+        for name, group, size_class in distinct.tolist():
+            text = printable(batch.strings[name])
+            operation = operation_of(text)
+            found = printable(batch.strings[group]) or _group_in(text)
+            ids.append(self._id(Label(Sort.COMMUNICATION, operation, found, size_class)))
+        labels: Column = np.array(ids, np.int64)[place.reshape(-1)]
+        return labels
+
+    def _id(self, label: Label) -> int:
+        number = self._ids.get(label)
+        if number is None:
+            if len(self._ids) >= MAX_LABELS and label.name != _OTHER:
+                return self._id(Label(label.sort, _OTHER))
+            number = self._ids[label] = len(self._ids)
+            self.labels.append(label)
+            self.counts.append(0)
+        return number
+
+
+def operation_of(name: str) -> str:
+    """Return "allReduce" for "hcom_allReduce__101_17_1"."""
+    match = _NUMBERED.match(name)
+    return match[1] if match and match[1] else name
+
+
+def _group_in(name: str) -> str:
+    """Return "101" for "hcom_allReduce__101_17_1": what names the group when nothing else does."""
+    return name.partition("__")[2].partition("_")[0]
+
+
+def _size_classes(records: Column) -> Column:
+    """Return log2 of the bytes of each collective (int64), 0 where they are unknown."""
+    widths = np.zeros(256, np.int64)
+    widths[list(_BYTES_OF_TYPE)] = list(_BYTES_OF_TYPE.values())
+    types = records["data_type"].astype(np.int64)
+    sizes = widths[np.where(types < 256, types, 255)] * records["count"].astype(np.float64)
+    return np.log2(np.maximum(sizes, 1.0)).astype(np.int64)

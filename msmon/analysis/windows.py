@@ -1,0 +1,325 @@
+"""The records of all ranks as windows that can be judged.
+
+Each rank is read once more, sorted into its windows on disk, and summed up window by window. Only
+the sums stay in memory, and the collectives that are matched between ranks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from msmon.analysis.plan import Plan
+from msmon.analysis.records import RECORD_DTYPE, Label, RankRecords, Sort
+from msmon.analysis.steps import JobSteps, Steps
+from msmon.insight.job import (
+    COLLECTIVE_DTYPE,
+    POINT_TO_POINT,
+    TIMES_DTYPE,
+    TRAFFIC_DTYPE,
+    WORK_DTYPE,
+    JobNames,
+    JobWindow,
+)
+from msmon.records.batch import Column, join_columns
+
+LOST = "records of this time were lost"
+SILENT = "no records of this time"
+
+
+@dataclass
+class _WindowParts:
+    """What the ranks contribute to one window."""
+
+    work: list[Column] = field(default_factory=list)
+    traffic: list[Column] = field(default_factory=list)
+    collectives: list[Column] = field(default_factory=list)
+    times: list[Column] = field(default_factory=list)
+    unseen: dict[int, str] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+
+class WindowMaker:
+    """Makes the windows of a job from its ranks, one rank after the other. Used on one thread."""
+
+    def __init__(self, plan: Plan, steps: JobSteps) -> None:
+        self._plan = plan
+        self._steps = steps
+        self._names = JobNames()
+        self._operators: dict[tuple[str, bool], int] = {}
+        self._groups: dict[str, int] = {}
+        self._operations: dict[str, int] = {}
+        self._parts = [_WindowParts() for _ in range(plan.windows)]
+
+    def add(self, records: RankRecords) -> None:
+        """Add a rank. Raises OSError when the temporary file can't grow."""
+        member = len(self._names.members)
+        self._names.members.append(records.member)
+        clock = _RankClock(self._plan, self._steps.by_rank.get(records.rank))
+        ids = _Ids(
+            np.array([self._operator(label) for label in records.labels], np.int64),
+            np.array([self._group(label) for label in records.labels], np.int64),
+            np.array([self._operation(label) for label in records.labels], np.int64),
+            np.array([label.size_class for label in records.labels], np.int64),
+            np.array([label.sort for label in records.labels], np.int64),
+            np.array([label.name.lower() in POINT_TO_POINT for label in records.labels], bool),
+        )
+        for number, rows in _by_window(records, clock, self._plan.windows):
+            parts = self._parts[number]
+            span = clock.span(number)
+            if span is None or not len(rows):
+                parts.unseen[records.rank] = SILENT
+                continue
+            parts.starts.append(span[0])
+            parts.ends.append(span[1])
+            parts.work.append(_work(rows, ids, member))
+            parts.traffic.append(_traffic(rows, ids, member))
+            parts.times.append(_times(rows, ids, member, clock.steps_in(number), span))
+            if any(gap.start_ns < span[1] and span[0] < gap.end_ns for gap in records.gaps):
+                parts.unseen[records.rank] = LOST
+            else:
+                parts.collectives.append(
+                    _collectives(rows, ids, member, clock, number, self._plan.collective_steps)
+                )
+
+    def windows(self) -> Iterator[JobWindow]:
+        """Yield the windows in order; call after the last rank. Parts are given up as they go."""
+        for number in range(len(self._parts)):
+            parts, self._parts[number] = self._parts[number], _WindowParts()
+            if not parts.times:
+                continue
+            numbers = self._plan.numbers
+            first_step = int(numbers[self._plan.bounds[number]]) if len(numbers) else -1
+            yield JobWindow(
+                names=self._names,
+                start_ns=int(np.median(parts.starts)),
+                end_ns=int(np.median(parts.ends)),
+                first_step=first_step,
+                collective_steps=self._plan.collective_steps,
+                work=join_columns([np.zeros(0, WORK_DTYPE), *parts.work]),
+                traffic=join_columns([np.zeros(0, TRAFFIC_DTYPE), *parts.traffic]),
+                collectives=join_columns([np.zeros(0, COLLECTIVE_DTYPE), *parts.collectives]),
+                times=join_columns([np.zeros(0, TIMES_DTYPE), *parts.times]),
+                unseen=parts.unseen,
+            )
+
+    def _operator(self, label: Label) -> int:
+        if label.sort is Sort.COMMUNICATION:
+            return 0
+        key = (label.name, label.sort is Sort.HOST_CALL)
+        if key not in self._operators:
+            self._operators[key] = len(self._names.operators)
+            self._names.operators.append(key)
+        return self._operators[key]
+
+    def _group(self, label: Label) -> int:
+        if label.sort is not Sort.COMMUNICATION:
+            return 0
+        if label.group not in self._groups:
+            self._groups[label.group] = len(self._names.groups)
+            self._names.groups.append(label.group)
+        return self._groups[label.group]
+
+    def _operation(self, label: Label) -> int:
+        if label.sort is not Sort.COMMUNICATION:
+            return 0
+        if label.name not in self._operations:
+            self._operations[label.name] = len(self._names.operations)
+            self._names.operations.append(label.name)
+        return self._operations[label.name]
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """What each label of a rank is in the tables of the job; arrays of shape (labels,)."""
+
+    operator: Column
+    group: Column
+    operation: Column
+    size_class: Column
+    sort: Column
+    point_to_point: Column
+
+
+class _RankClock:
+    """Where the windows of one rank lie in time."""
+
+    def __init__(self, plan: Plan, steps: Steps | None) -> None:
+        self._steps = steps
+        if steps is None:
+            without = len(plan.numbers) > 0
+            self._edges = np.zeros(0, np.int64) if without else plan.bounds.astype(np.int64)
+            return
+        self._place = np.searchsorted(plan.numbers, steps.numbers)
+        self._place[~np.isin(steps.numbers, plan.numbers)] = -1
+        self._window = np.searchsorted(plan.bounds, self._place, side="right") - 1
+        self._window[(self._place < 0) | (self._place >= plan.bounds[-1])] = -1
+        self._first_place = plan.bounds
+
+    def windows_of(self, rows: Column) -> Column:
+        """Return the window of each record, by its start; -1 where it is in none."""
+        if self._steps is None:
+            places = np.searchsorted(self._edges, rows["start_ns"], side="right") - 1
+            return np.where(places < len(self._edges) - 1, places, -1)
+        step = self.step_of(rows)
+        found: Column = np.where(step >= 0, self._window[np.maximum(step, 0)], -1)
+        return found
+
+    def step_of(self, rows: Column) -> Column:
+        """Return the place of each record's step in ``steps``; -1 before the first one."""
+        assert self._steps is not None
+        place = np.searchsorted(self._steps.start_ns, rows["start_ns"], side="right") - 1
+        inside = (place >= 0) & (rows["start_ns"] < self._steps.end_ns[np.maximum(place, 0)])
+        found: Column = np.where(inside, place, -1)
+        return found
+
+    def span(self, number: int) -> tuple[int, int] | None:
+        """Return start and end of a window in ns; None where the rank has no step in it."""
+        if self._steps is None:
+            if number + 1 >= len(self._edges):
+                return None
+            return int(self._edges[number]), int(self._edges[number + 1])
+        mine = np.flatnonzero(self._window == number)
+        if not len(mine):
+            return None
+        return int(self._steps.start_ns[mine].min()), int(self._steps.end_ns[mine].max())
+
+    def steps_in(self, number: int) -> tuple[int, int]:
+        """Return how many steps of a window the rank has, and their time in ns."""
+        if self._steps is None:
+            return 0, 0
+        mine = self._window == number
+        lasted = self._steps.end_ns[mine] - self._steps.start_ns[mine]
+        return int(mine.sum()), int(lasted.sum())
+
+    def numbers_of(self, rows: Column, number: int, first: int) -> Column:
+        """Return the step number of each record that is in the ``first`` steps of a window, else
+        -1."""
+        if self._steps is None:
+            return np.full(len(rows), -1)
+        step = self.step_of(rows)
+        place = self._place[np.maximum(step, 0)]
+        inside = (step >= 0) & (place < self._first_place[number] + first)
+        found: Column = np.where(inside, self._steps.numbers[np.maximum(step, 0)], -1)
+        return found
+
+
+def _by_window(
+    records: RankRecords, clock: _RankClock, windows: int
+) -> Iterator[tuple[int, Column]]:
+    """Yield (window, its records) for all windows, sorted on disk by counting."""
+    counts = np.zeros(windows + 1, np.int64)
+    for chunk in records.chunks():
+        counts += np.bincount(clock.windows_of(chunk) + 1, minlength=windows + 1)
+    counts = counts[1:]  # the first are in no window
+    begins = np.append(0, np.cumsum(counts))
+    with tempfile.TemporaryFile(prefix="msmon-") as file:
+        if begins[-1]:
+            file.truncate(int(begins[-1]) * RECORD_DTYPE.itemsize)
+            arranged = np.memmap(file, RECORD_DTYPE, "r+", shape=(int(begins[-1]),))
+            filled = begins[:-1].copy()
+            for chunk in records.chunks():
+                _place(chunk, clock.windows_of(chunk), filled, arranged)
+        for number in range(windows):
+            if counts[number]:
+                rows = arranged[begins[number] : begins[number + 1]]
+                yield number, rows.take(np.argsort(rows["start_ns"], kind="stable"))
+            else:
+                yield number, np.zeros(0, RECORD_DTYPE)
+
+
+def _place(chunk: Column, window: Column, filled: Column, arranged: Column) -> None:
+    """Copy each record to where the records of its window go on."""
+    inside = np.flatnonzero(window >= 0)
+    order = inside[np.argsort(window[inside], kind="stable")]
+    numbers, first, count = np.unique(window[order], return_index=True, return_counts=True)
+    for number, at, size in zip(numbers.tolist(), first.tolist(), count.tolist()):
+        to = int(filled[number])
+        arranged[to : to + size] = chunk.take(order[at : at + size])
+        filled[number] += size
+
+
+def _work(rows: Column, ids: _Ids, member: int) -> Column:
+    rows = rows[ids.sort[rows["label"]] != Sort.COMMUNICATION]
+    operator = ids.operator[rows["label"]]
+    lasted = rows["end_ns"] - rows["start_ns"]
+    order = np.lexsort((lasted, operator))
+    operator, lasted = operator[order], lasted[order]
+    found, first, count = np.unique(operator, return_index=True, return_counts=True)
+    work = np.zeros(len(found), WORK_DTYPE)
+    work["member"], work["operator"], work["count"] = member, found, count
+    if len(found):
+        work["total_ns"] = np.add.reduceat(lasted, first)
+        low, high = lasted[first + (count - 1) // 2], lasted[first + count // 2]
+        work["median_ns"] = (low + high) / 2
+        quartiles = lasted[first + 3 * count // 4] - lasted[first + count // 4]
+        work["spread"] = quartiles / np.maximum(work["median_ns"], 1.0)
+    return work
+
+
+def _traffic(rows: Column, ids: _Ids, member: int) -> Column:
+    rows = rows[ids.sort[rows["label"]] == Sort.COMMUNICATION]
+    key = np.stack([ids.group[rows["label"]], ids.operation[rows["label"]]], axis=1)
+    found, place, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    traffic = np.zeros(len(found), TRAFFIC_DTYPE)
+    if len(found):
+        traffic["member"], traffic["count"] = member, count
+        traffic["group"], traffic["operation"] = found[:, 0], found[:, 1]
+        lasted = (rows["end_ns"] - rows["start_ns"]).astype(np.float64)
+        traffic["total_ns"] = np.bincount(place.reshape(-1), lasted)
+    return traffic
+
+
+def _collectives(
+    rows: Column, ids: _Ids, member: int, clock: _RankClock, number: int, steps: int
+) -> Column:
+    """Return the collectives of the first steps of a window, numbered within step and group."""
+    wanted = (ids.sort == Sort.COMMUNICATION) & ~ids.point_to_point
+    rows = rows[wanted[rows["label"]]]
+    step = clock.numbers_of(rows, number, steps)
+    rows, step = rows[step >= 0], step[step >= 0]
+    table = np.zeros(len(rows), COLLECTIVE_DTYPE)
+    table["member"], table["step"] = member, step
+    for name in ("group", "operation", "size_class"):
+        table[name] = getattr(ids, name)[rows["label"]]
+    table["start_ns"], table["end_ns"] = rows["start_ns"], rows["end_ns"]
+    order = np.lexsort((rows["start_ns"], table["operation"], table["group"], table["step"]))
+    table = table.take(order)
+    key = table[["step", "group", "operation"]]
+    begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, int)
+    sizes = np.diff(np.append(begins, len(key)))
+    table["place"] = np.arange(len(key)) - np.repeat(begins, sizes)
+    return table
+
+
+def _times(
+    rows: Column, ids: _Ids, member: int, steps: tuple[int, int], span: tuple[int, int]
+) -> Column:
+    """Return how the device spent the window; ``rows`` are in the order of their starts."""
+    sort = ids.sort[rows["label"]]
+    kernels, traffic = rows[sort == Sort.KERNEL], rows[sort == Sort.COMMUNICATION]
+    on_device = rows[sort != Sort.HOST_CALL]
+    busy, together = _union_ns(kernels, span), _union_ns(on_device, span)
+    times = np.zeros(1, TIMES_DTYPE)
+    times["member"] = member
+    times["steps"], times["total_ns"] = steps
+    times["busy_ns"], times["exposed_ns"] = busy, together - busy
+    if len(traffic) or len(kernels):
+        times["idle_ns"] = max(0, span[1] - span[0] - together)
+    return times
+
+
+def _union_ns(rows: Column, span: tuple[int, int]) -> int:
+    """Return how long at least one of the records ran, within the span; sorted by start."""
+    if not len(rows):
+        return 0
+    end = np.minimum(np.maximum.accumulate(rows["end_ns"]), span[1])
+    begin = np.minimum(np.maximum(rows["start_ns"], span[0]), span[1])
+    begin[1:] = np.maximum(begin[1:], end[:-1])
+    return int(np.maximum(end - begin, 0).sum())
+
+

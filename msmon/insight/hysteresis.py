@@ -1,0 +1,63 @@
+"""When a finding begins and when it is over.
+
+A finding must show in several of the last windows before it is told, and must stay well below the
+level at which it began for several windows before it is taken back. So what lies at the edge does
+not come and go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOWS_TO_ENTER = 3
+OUT_OF = 4
+WINDOWS_TO_CLEAR = 6
+CLEAR_LEVEL = 0.6
+"""It is over after six windows below this share of the level at which it began."""
+
+
+class Finding:
+    """One finding that may come and go. Belongs to one thread.
+
+    ``since`` is the number of the first window that showed it, ``level`` the effect at which it
+    was told; ``since`` is None while it is not active.
+    """
+
+    def __init__(self) -> None:
+        self._shown: deque[tuple[int, float]] = deque(maxlen=OUT_OF)
+        self._last: deque[int] = deque(maxlen=OUT_OF)
+        self._quiet = 0
+        self.since: int | None = None
+        self.level = 0.0
+
+    @property
+    def recently_shown(self) -> bool:
+        """Whether one of the last windows showed it."""
+        return bool(self._shown) and self._shown[-1][0] >= self._last[0]
+
+    def add(self, number: int, shows: bool, effect: float) -> None:
+        """Take window ``number``: whether it shows the finding, and how much of it there is."""
+        if self.since is None:
+            self._look_for_begin(number, shows, effect)
+        else:
+            self._look_for_end(effect)
+
+    def begin(self, since: int, effect: float) -> None:
+        """Let it begin at once, where another rule has waited long enough already."""
+        if self.since is None:
+            self.since, self.level, self._quiet = since, effect, 0
+
+    def _look_for_begin(self, number: int, shows: bool, effect: float) -> None:
+        self._last.append(number)
+        if shows:
+            self._shown.append((number, effect))
+        recent = [(at, size) for at, size in self._shown if at >= self._last[0]]
+        if shows and len(recent) >= WINDOWS_TO_ENTER:
+            self.begin(recent[0][0], max(size for _, size in recent))
+
+    def _look_for_end(self, effect: float) -> None:
+        self._quiet = self._quiet + 1 if effect < CLEAR_LEVEL * self.level else 0
+        if self._quiet >= WINDOWS_TO_CLEAR:
+            self.since, self.level, self._quiet = None, 0.0, 0
+            self._shown.clear()
+            self._last.clear()

@@ -1,0 +1,197 @@
+"""The judge: windows of a job in, verdicts out.
+
+It keeps what must be remembered from window to window: what is normal for each rank and for the
+job, which findings hold, and the votes of the last windows. It can be rebuilt from some forty
+windows, so nobody needs to save it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+
+import numpy as np
+
+from msmon.insight import findings
+from msmon.insight.baselines import NEVER, SeriesSet
+from msmon.insight.facts import Candidate, Facts
+from msmon.insight.hysteresis import OUT_OF, Finding
+from msmon.insight.job import JobWindow
+from msmon.insight.lateness import Votes, late_members, votes_of
+from msmon.insight.own_work import between_positions, own_work, work_of
+from msmon.insight.positions import positions_of, same_position_groups
+from msmon.insight.rank_history import RankHistory
+from msmon.insight.verdict import Abstained, Fault, Judgement, Verdict
+from msmon.insight.wording import cost_text, since_text, times, trace_command
+from msmon.records.batch import Column
+
+REMEMBERED_WINDOWS = 4096
+"""Windows whose time is kept, for "since"."""
+
+
+class Judge:
+    """Judges one job. Belongs to one thread; give it the windows in their order."""
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._moments: dict[int, tuple[int, int]] = {}
+        self._recent: deque[Votes] = deque(maxlen=OUT_OF)
+        self._ranks = RankHistory()
+        self._steps = SeriesSet()
+        self._operators = SeriesSet()
+        self._findings: dict[object, Finding] = {}
+        self._latest: dict[object, Candidate] = {}
+        self._told: dict[object, Verdict] = {}
+
+    def add(self, window: JobWindow) -> Judgement:
+        """Judge a window."""
+        self._number += 1
+        self._moments[self._number] = (window.start_ns, window.first_step)
+        self._moments.pop(self._number - REMEMBERED_WINDOWS, None)
+        facts = self._facts(window)
+        ranks, abstained = findings.rank_faults(facts)
+        culprits = {member for candidate in ranks for member in candidate.members}
+        candidates = ranks + findings.stage_faults(facts)
+        candidates += findings.link_faults(facts, culprits)
+        candidates += findings.uneven_data(facts, blamed=bool(culprits))
+        candidates += self._degraded(facts, blamed=bool(candidates))
+        return self._told_of(facts, candidates, [*abstained, *_unseen(facts)])
+
+    def _facts(self, window: JobWindow) -> Facts:
+        positions = positions_of(window)
+        same = same_position_groups(window, positions)
+        self._recent.append(votes_of(window, same))
+        recent = tuple(self._recent)
+        work = work_of(window)
+        own, stages = own_work(work, positions), between_positions(work, positions)
+        slow = self._ranks.slow_members(self._number, own, stages, positions, self._number > 0)
+        host = own_work(work_of(window, on_host=True), positions)
+        late = tuple(late_members(recent))
+        return Facts(
+            self._number, window, positions, same, recent, late, slow, work, own, host, stages
+        )
+
+    def _degraded(self, facts: Facts, blamed: bool) -> list[Candidate]:
+        """Return the finding that all of the job has become slower, with nobody to blame."""
+        learns = self._number > 0 and not blamed and not self._told
+        step_ns = facts.window.step_ns
+        self._steps.add(
+            self._number, np.array([step_ns or np.nan]), np.array([learns])
+        )
+        with np.errstate(all="ignore"):
+            medians = np.where(facts.work.count > 0, facts.work.median_ns, np.nan)
+            level = _column_medians(medians)
+        self._operators.add(self._number, level, np.full(len(level), learns))
+        since = int(self._steps.changed_at()[0])
+        if since == NEVER or blamed:
+            return []
+        effect = float(self._steps.effect[0])
+        slower = np.flatnonzero(self._operators.changed_at() != NEVER)
+        by_effect = slower[np.argsort(-self._operators.effect[slower])][:3].tolist()
+        worst = ", ".join(
+            f"{facts.window.names.operators[place][0]} {times(1 + self._operators.effect[place])}"
+            for place in by_effect
+        )
+        where = f"slower on all ranks: {worst}" if worst else "no operator has become slower"
+        return [
+            Candidate(
+                Fault.DEGRADED,
+                (),
+                effect,
+                effect / (1 + effect),
+                f"degraded: a step takes {times(1 + effect)} as long as before",
+                evidence=(where,),
+                ready_since=since,
+            )
+        ]
+
+    def _told_of(
+        self, facts: Facts, candidates: list[Candidate], abstained: list[Abstained]
+    ) -> Judgement:
+        shown = {candidate.key: candidate for candidate in candidates}
+        self._latest.update(shown)
+        for key in [*shown, *(key for key in self._findings if key not in shown)]:
+            self._follow(key, shown.get(key))  # type: ignore[arg-type]
+        told = {
+            key: self._verdict(facts, self._latest[key], finding)
+            for key, finding in self._findings.items()
+            if finding.since is not None
+        }
+        begun = tuple(verdict for key, verdict in told.items() if key not in self._told)
+        cleared = tuple(
+            _ended(verdict, facts.window.start_ns)
+            for key, verdict in self._told.items()
+            if key not in told
+        )
+        self._told = told
+        by_cost = sorted(told.values(), key=lambda one: -(one.cost_percent or 0.0))
+        return Judgement(tuple(by_cost), begun, cleared, tuple(abstained))
+
+    def _follow(self, key: object, candidate: Candidate | None) -> None:
+        finding = self._findings.setdefault(key, Finding())
+        effect = candidate.effect if candidate is not None else 0.0
+        finding.add(self._number, candidate is not None, effect)
+        if candidate is not None and candidate.ready_since is not None:
+            finding.begin(candidate.ready_since, effect)
+        if finding.since is None and not finding.recently_shown:
+            del self._findings[key]
+            self._latest.pop(key, None)
+
+    def _verdict(self, facts: Facts, candidate: Candidate, finding: Finding) -> Verdict:
+        assert finding.since is not None
+        since_ns, since_step = self._moments.get(finding.since, (facts.window.start_ns, -1))
+        names = facts.window.names
+        cost = cost_text(candidate.cost, candidate.waiting)
+        trace = [facts.member(member) for member in candidate.to_trace]
+        return Verdict(
+            kind=candidate.fault,
+            ranks=tuple(sorted(facts.member(member).rank for member in candidate.members)),
+            group=names.groups[candidate.group] if candidate.group >= 0 else "",
+            position=tuple(sorted(facts.member(member).rank for member in candidate.position)),
+            since_ns=since_ns,
+            since_step=since_step,
+            effect=round(1 + candidate.effect, 4),
+            cost_percent=None if candidate.cost is None else round(candidate.cost * 100, 2),
+            evidence=candidate.evidence,
+            text=f"{candidate.says} {since_text(since_ns, since_step)}. {cost}",
+            next=trace_command(trace) if trace else "msmon status",
+        )
+
+
+def _unseen(facts: Facts) -> list[Abstained]:
+    """Return whom nothing can be said of, and why."""
+    window = facts.window
+    reasons: dict[str, list[int]] = {}
+    for rank, reason in window.unseen.items():
+        reasons.setdefault(reason, []).append(rank)
+    untold = np.isnan(facts.own.ratio)
+    for member in np.flatnonzero(untold & (facts.positions >= 0)).tolist():
+        if facts.peers_of(member):
+            reason = "too few calls of any operator to compare"
+        else:
+            reason = "no other rank holds its position; only a change would be seen"
+        reasons.setdefault(reason, []).append(facts.member(member).rank)
+    found = [Abstained(tuple(sorted(ranks)), reason) for reason, ranks in reasons.items()]
+    incomplete = facts.recent[-1].incomplete
+    if incomplete:
+        groups = f"{incomplete} collectives were not seen on all ranks of their group"
+        found.append(Abstained((), groups))
+    return found
+
+
+def _ended(verdict: Verdict, until_ns: int) -> Verdict:
+
+
+    return dataclasses.replace(verdict, until_ns=until_ns)
+
+
+def _column_medians(values: Column) -> Column:
+    """Return the median of each column without its NaN; NaN for a column of nothing else."""
+    in_order = np.sort(values, axis=0)
+    count = (~np.isnan(values)).sum(axis=0)
+    columns = np.arange(values.shape[1])
+    middle = in_order[np.maximum(count - 1, 0) // 2, columns] if len(values) else count * np.nan
+    result: Column = np.where(count > 0, middle, np.nan)
+    return result
+
+
