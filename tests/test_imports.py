@@ -43,9 +43,12 @@ ALLOWED_ROOMS = {
     "agent": DOMAIN | {"ffi", "recording", "bus"},
     "sinks": DOMAIN,
     "daemon": DOMAIN | {"bus", "sinks"},
+    "insight": DOMAIN,
     "conversion": DOMAIN | {"formats", "sinks"},
+    "analysis": DOMAIN | {"insight", "conversion", "sinks"},
     "diagnosis": DOMAIN | {"ffi", "recording", "bus", "agent"},
-    "commands": DOMAIN | {"bus", "daemon", "sinks", "conversion", "diagnosis"},
+    "commands": DOMAIN
+    | {"bus", "daemon", "sinks", "conversion", "insight", "analysis", "diagnosis"},
     "compat": DOMAIN | {"recording", "monitor_api", "bus", "agent", "commands"},
     "msmon": set(),
 }

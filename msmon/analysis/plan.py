@@ -15,6 +15,9 @@ from msmon.records.batch import Column
 
 WINDOW_NS = 10_000_000_000
 STEPS_PER_WINDOW = 3
+FEWEST_WINDOWS = 8
+"""A short recording gets shorter windows, since a finding must show in several of them."""
+
 MOST_WINDOWS = 360
 """Longer recordings get longer windows, so that memory stays bounded."""
 
@@ -42,7 +45,7 @@ class Plan:
 
 
 def plan_of(ranks: Sequence[RankRecords], steps: JobSteps) -> Plan:
-    """Choose the windows: at least 10 s, three steps, and enough calls to compare."""
+    """Choose the windows: 10 s, at least three steps, and enough calls to compare."""
     if not steps.by_rank:
         return _by_time(ranks)
     all_numbers = np.concatenate([one.numbers for one in steps.by_rank.values()])
@@ -52,7 +55,7 @@ def plan_of(ranks: Sequence[RankRecords], steps: JobSteps) -> Plan:
     step_ns = max(1.0, float(np.median(durations)))
     per_window = max(
         STEPS_PER_WINDOW,
-        math.ceil(WINDOW_NS / step_ns),
+        min(math.ceil(WINDOW_NS / step_ns), len(numbers) // FEWEST_WINDOWS),
         _steps_for_calls(ranks, len(numbers)),
         math.ceil(len(numbers) / MOST_WINDOWS),
     )
@@ -78,11 +81,7 @@ def _steps_for_calls(ranks: Sequence[RankRecords], steps: int) -> int:
     """Return in how many steps the busiest kernel of a rank is called often enough."""
     busiest = [
         max(
-            (
-                count
-                for label, count in zip(one.labels, one.counts)
-                if label.sort is Sort.KERNEL
-            ),
+            (count for label, count in zip(one.labels, one.counts) if label.sort is Sort.KERNEL),
             default=0,
         )
         for one in ranks

@@ -105,7 +105,7 @@ class RankRecords:
     last_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="msmon-")
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="msmon-")  # noqa: SIM115  see close()
         self._ids: dict[Label, int] = {}
         self._device_steps: list[tuple[int, int, int]] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,11 @@ class SlowRanks:
         return {
             "ranks": list(self.ranks),
             "hosts": list(self.hosts),
-            "steps": {"count": self.steps, "from": str(self.steps_from), "anchor": self.step_anchor},
+            "steps": {
+                "count": self.steps,
+                "from": str(self.steps_from),
+                "anchor": self.step_anchor,
+            },
             "windows": self.windows,
             "verdicts": [verdict.as_json() for verdict in self.verdicts],
             "minor": [verdict.as_json() for verdict in self.minor],
@@ -60,29 +65,32 @@ def slow_ranks(
     files.
     """
     problems: list[str] = []
-    ranks = _read(sources, advance, problems)
-    try:
+    with contextlib.ExitStack() as files:
+        ranks = _read(sources, advance, problems, files)
         steps = steps_of(ranks)
         plan = plan_of(ranks, steps)
         maker = WindowMaker(plan, steps)
         for one in ranks:
             maker.add(one)
-    finally:
-        for one in ranks:
-            one.close()
     return _judged(maker, ranks, steps, plan, problems)
 
 
 def _read(
-    sources: Sequence[Source], advance: Callable[[int], None], problems: list[str]
+    sources: Sequence[Source],
+    advance: Callable[[int], None],
+    problems: list[str],
+    files: contextlib.ExitStack,
 ) -> list[RankRecords]:
+    """Return the records of each rank; ``files`` closes them."""
     ranks: dict[int, RankRecords] = {}
     for source in sources:
-        if source.process.rank < 0:
+        rank = source.process.rank
+        if rank < 0:
             problems.append(f"{source.paths[0]}: left out, its rank is not known")
             continue
-        records = ranks.setdefault(source.process.rank, RankRecords(source.process.rank))
-        records.read(source, advance)
+        if rank not in ranks:
+            ranks[rank] = files.enter_context(contextlib.closing(RankRecords(rank)))
+        ranks[rank].read(source, advance)
         problems += [f"{source.paths[0]}: {problem}" for problem in source.problems]
     usable = [one for one in ranks.values() if one.last_ns]
     if not usable:
@@ -115,7 +123,9 @@ def _judged(
             abstained[key] = abstained.get(key, 0) + 1
     found = sorted([*now, *ended], key=lambda one: -(one.cost_percent or 0.0))
     missing = tuple(sorted(set(range(max(known) + 1)) - known))
-    reasons = [_over(ranks_, reason, count, windows) for (ranks_, reason), count in abstained.items()]
+    reasons = [
+        _over(ranks_, reason, count, windows) for (ranks_, reason), count in abstained.items()
+    ]
     if missing:
         reasons.insert(0, Abstained(missing, "none of the files is of this rank"))
     return SlowRanks(
@@ -135,5 +145,3 @@ def _judged(
 def _over(ranks: tuple[int, ...], reason: str, count: int, windows: int) -> Abstained:
     where = "" if count == windows else f" (in {count} of {windows} windows)"
     return Abstained(ranks, f"{reason}{where}")
-
-

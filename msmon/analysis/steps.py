@@ -120,7 +120,8 @@ def _aligned(starts: dict[int, Column]) -> dict[int, Steps]:
     period = float(np.median(np.diff(reference)))
     steps = {}
     for rank, times in starts.items():
-        shift = int(round(float(np.median((times - reference[0]) / period - np.arange(len(times))))))
+        offsets = (times - reference[0]) / period - np.arange(len(times))
+        shift = round(float(np.median(offsets)))
         common = [place for place in range(len(times)) if 0 <= place + shift < len(reference)]
         if len(common) < FEWEST_STEPS:
             return {}

@@ -36,6 +36,9 @@ COMMANDS: dict[str, Entry] = {
         "msmon.commands.nputrace.command", "nputrace", "Trace some steps of running processes."
     ),
     "status": Entry("msmon.commands.status.command", "status", "Show every registered process."),
+    "analyze": Entry(
+        "msmon.commands.analyze", "analyze", "Ask exported files who is slow, and why."
+    ),
     "convert": Entry(
         "msmon.commands.convert", "convert_command", "Turn exported files into other formats."
     ),

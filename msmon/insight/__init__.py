@@ -7,13 +7,16 @@ with the data. So the same code judges a live job, a recorded one and a simulate
 ``job``             what is known of a job in one window, as columns
 ``positions``       which ranks do the same work, and may be compared
 ``own_work``        how long a rank needs for its own work, against its peers
-``lateness``        who comes last to a collective, so that the others wait
-``baselines``       what is normal for a series, and when it has changed
+``matching``        which rows of different ranks are the same collective
+``lateness``        who comes last to a collective, so that the others wait, and what that costs
 ``links``           which group needs longer for the same collective
+``baselines``       what is normal for a series, and when it has changed
 ``hysteresis``      when a finding begins and when it is over
-``cost``            how much of a step a late rank costs
-``findings``        what one window shows of each kind of fault
-``verdict``         the answer, as data and as a sentence
-``judge``           keeps the history and puts all of this together, window by window
+``rank_history``    which ranks need longer than their peers, or than they did before
+``facts``           all of this together, for one window
+``findings``        the rules: which fault the facts show
+``verdict``         the answer, as data
+``wording``         the answer, as a sentence
+``judge``           keeps the history and judges window by window
 ==================  ==============================================================================
 """

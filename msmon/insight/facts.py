@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from msmon.insight.job import JobWindow, Member
 from msmon.insight.lateness import Late, Votes
+from msmon.insight.matching import Matched
 from msmon.insight.own_work import OwnWork, Work
 from msmon.insight.verdict import Fault
 from msmon.records.batch import Column
+
+Key = tuple[Fault, tuple[int, ...], int, tuple[int, ...]]
+"""What makes a fault the same in another window: kind, members, group, position."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ class Facts:
     window: JobWindow
     positions: Column
     """Position of each member, -1 where it did nothing."""
-    same_position: Column
-    """Which groups join ranks of one position only."""
+    matched: Matched
+    """The collectives of the groups that join ranks of one position only."""
     recent: tuple[Votes, ...]
     """The votes of the last windows, this one last."""
     late: tuple[Late, ...]
@@ -81,6 +85,6 @@ class Candidate:
     ready_since: int | None = None
 
     @property
-    def key(self) -> tuple[Fault, tuple[int, ...], int, tuple[int, ...]]:
+    def key(self) -> Key:
         """What makes it the same fault in another window."""
         return self.fault, self.members, self.group, self.position

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from msmon.insight.cost import chain_of, cost_of
 from msmon.insight.facts import Candidate, Facts
-from msmon.insight.lateness import Late, top_shares
+from msmon.insight.lateness import Late, chain_of, cost_of, top_shares
 from msmon.insight.links import SlowGroup, common_members, slow_groups
 from msmon.insight.rank_history import LEAST_EFFECT, LEAST_EFFECT_SIGMAS
 from msmon.insight.verdict import Abstained, Fault
@@ -43,21 +42,42 @@ def rank_faults(facts: Facts) -> tuple[list[Candidate], list[Abstained]]:
     costliest: dict[int, Late] = {}
     for late in facts.late:
         costliest.setdefault(late.member, late)
+    culprits: dict[int, Late | None] = {
+        member: costliest.get(member)
+        for member, slow in facts.slow.items()
+        if member in costliest or not facts.judges_lateness or slow.against_itself
+    }
     found, unexplained = [], []
-    for member, slow in facts.slow.items():
-        if member in costliest or not facts.judges_lateness or slow.against_itself:
-            found.append(_slow_device(facts, member, costliest.get(member)))
-    culprits = {candidate.members[0] for candidate in found}
     for member, late in costliest.items():
-        if member in culprits or _passes_on(facts, late):
+        if member in culprits or _may_become_slow(facts, member):
+            continue
+        if _passes_on(facts, late):
+            origin = _origin(facts, member)
+            if origin is not None:
+                culprits.setdefault(origin, late)
             continue
         candidate = _slow_host(facts, late)
         if candidate is not None:
             found.append(candidate)
         else:
             unexplained.append(facts.member(member).rank)
+    found += [_slow_device(facts, member, late) for member, late in culprits.items()]
     reason = "late to collectives, though neither its kernels nor its host are slower"
     return found, [Abstained((rank,), reason) for rank in unexplained]
+
+
+def _may_become_slow(facts: Facts, member: int) -> bool:
+    """Whether a member is slower than its peers now; the next windows tell whether that stays."""
+    return float(np.nan_to_num(facts.own.ratio[member])) > 1 + LEAST_EFFECT
+
+
+def _origin(facts: Facts, member: int) -> int | None:
+    """Return the slow rank whose delay a late member passes on: the slowest one it talks to."""
+    pairs = np.unique(facts.window.traffic[["group", "member"]])
+    groups = pairs["group"][pairs["member"] == member]
+    near = set(pairs["member"][np.isin(pairs["group"], groups)].tolist()) - {member}
+    slow = [other for other in near if other in facts.slow]
+    return max(slow, key=lambda other: facts.slow[other].effect, default=None)
 
 
 def _slow_device(facts: Facts, member: int, late: Late | None) -> Candidate:
@@ -70,7 +90,10 @@ def _slow_device(facts: Facts, member: int, late: Late | None) -> Candidate:
     ]
     evidence = [f"worst: {', '.join(worst)}"] if worst else []
     if late is not None:
-        evidence.append(_lateness_text(facts, late))
+        who = (
+            "" if late.member == member else f"rank {facts.member(late.member).rank} waits for it "
+        )
+        evidence.append(who + ("and is " if who else "") + _lateness_text(facts, late))
     elif not facts.judges_lateness:
         evidence.append("no collectives were recorded, so who waits for it is not known")
     than = "it needed before" if slow.against_itself else "its peers' time for the same kernels"
@@ -117,7 +140,7 @@ def stage_faults(facts: Facts) -> list[Candidate]:
     """Return the positions of which all ranks need longer than the other positions."""
     found = []
     sizes = np.bincount(facts.positions[facts.positions >= 0], minlength=1)
-    if len(facts.stages.ratio) < 2 or (sizes == 1).all() and len(sizes) < 3:
+    if len(facts.stages.ratio) < 2 or ((sizes == 1).all() and len(sizes) < 3):
         return []
     ratio = facts.stages.ratio - 1
     limit = max(LEAST_EFFECT, LEAST_EFFECT_SIGMAS * float(np.nan_to_num(_typical(ratio))))
@@ -183,7 +206,7 @@ def link_faults(facts: Facts, culprits: set[int]) -> list[Candidate]:
         return []
     slow = [
         one
-        for one in slow_groups(facts.window, facts.same_position)
+        for one in slow_groups(facts.window, facts.matched)
         if not culprits.intersection(one.members)
     ]
     common = common_members(slow)
@@ -276,5 +299,3 @@ def _spread_within(facts: Facts) -> float:
     weight = facts.work.total_ns
     total = weight.sum()
     return float((weight * facts.work.spread).sum() / total) if total else 0.0
-
-

@@ -14,10 +14,11 @@ import numpy as np
 
 from msmon.insight import findings
 from msmon.insight.baselines import NEVER, SeriesSet
-from msmon.insight.facts import Candidate, Facts
+from msmon.insight.facts import Candidate, Facts, Key
 from msmon.insight.hysteresis import OUT_OF, Finding
 from msmon.insight.job import JobWindow
 from msmon.insight.lateness import Votes, late_members, votes_of
+from msmon.insight.matching import matched_collectives
 from msmon.insight.own_work import between_positions, own_work, work_of
 from msmon.insight.positions import positions_of, same_position_groups
 from msmon.insight.rank_history import RankHistory
@@ -39,9 +40,9 @@ class Judge:
         self._ranks = RankHistory()
         self._steps = SeriesSet()
         self._operators = SeriesSet()
-        self._findings: dict[object, Finding] = {}
-        self._latest: dict[object, Candidate] = {}
-        self._told: dict[object, Verdict] = {}
+        self._findings: dict[Key, Finding] = {}
+        self._latest: dict[Key, Candidate] = {}
+        self._told: dict[Key, Verdict] = {}
 
     def add(self, window: JobWindow) -> Judgement:
         """Judge a window."""
@@ -59,8 +60,8 @@ class Judge:
 
     def _facts(self, window: JobWindow) -> Facts:
         positions = positions_of(window)
-        same = same_position_groups(window, positions)
-        self._recent.append(votes_of(window, same))
+        matched = matched_collectives(window, same_position_groups(window, positions))
+        self._recent.append(votes_of(window, matched))
         recent = tuple(self._recent)
         work = work_of(window)
         own, stages = own_work(work, positions), between_positions(work, positions)
@@ -68,16 +69,14 @@ class Judge:
         host = own_work(work_of(window, on_host=True), positions)
         late = tuple(late_members(recent))
         return Facts(
-            self._number, window, positions, same, recent, late, slow, work, own, host, stages
+            self._number, window, positions, matched, recent, late, slow, work, own, host, stages
         )
 
     def _degraded(self, facts: Facts, blamed: bool) -> list[Candidate]:
         """Return the finding that all of the job has become slower, with nobody to blame."""
         learns = self._number > 0 and not blamed and not self._told
         step_ns = facts.window.step_ns
-        self._steps.add(
-            self._number, np.array([step_ns or np.nan]), np.array([learns])
-        )
+        self._steps.add(self._number, np.array([step_ns or np.nan]), np.array([learns]))
         with np.errstate(all="ignore"):
             medians = np.where(facts.work.count > 0, facts.work.median_ns, np.nan)
             level = _column_medians(medians)
@@ -111,7 +110,7 @@ class Judge:
         shown = {candidate.key: candidate for candidate in candidates}
         self._latest.update(shown)
         for key in [*shown, *(key for key in self._findings if key not in shown)]:
-            self._follow(key, shown.get(key))  # type: ignore[arg-type]
+            self._follow(key, shown.get(key))
         told = {
             key: self._verdict(facts, self._latest[key], finding)
             for key, finding in self._findings.items()
@@ -127,7 +126,7 @@ class Judge:
         by_cost = sorted(told.values(), key=lambda one: -(one.cost_percent or 0.0))
         return Judgement(tuple(by_cost), begun, cleared, tuple(abstained))
 
-    def _follow(self, key: object, candidate: Candidate | None) -> None:
+    def _follow(self, key: Key, candidate: Candidate | None) -> None:
         finding = self._findings.setdefault(key, Finding())
         effect = candidate.effect if candidate is not None else 0.0
         finding.add(self._number, candidate is not None, effect)
@@ -174,13 +173,12 @@ def _unseen(facts: Facts) -> list[Abstained]:
     found = [Abstained(tuple(sorted(ranks)), reason) for reason, ranks in reasons.items()]
     incomplete = facts.recent[-1].incomplete
     if incomplete:
-        groups = f"{incomplete} collectives were not seen on all ranks of their group"
+        groups = f"{incomplete} collectives could not be matched between the ranks of their group"
         found.append(Abstained((), groups))
     return found
 
 
 def _ended(verdict: Verdict, until_ns: int) -> Verdict:
-
 
     return dataclasses.replace(verdict, until_ns=until_ns)
 
@@ -193,5 +191,3 @@ def _column_medians(values: Column) -> Column:
     middle = in_order[np.maximum(count - 1, 0) // 2, columns] if len(values) else count * np.nan
     result: Column = np.where(count > 0, middle, np.nan)
     return result
-
-

@@ -10,6 +10,10 @@ duration. Example, the durations of one reduction on four ranks::
 
 No clock is needed for that, which matters between hosts. Where all durations are alike nobody
 waited, and there is no vote.
+
+While a rank is late, those that are ready wait. They pass the delay on to the groups that they
+share with further ranks, and come late there without any fault of their own. The job could be
+faster by the largest excess along this chain: that is what the late rank costs.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.insight.job import JobWindow
+from msmon.insight.matching import Matched
 from msmon.records.batch import Column
 
 LEAST_WAIT_NS = 200_000
@@ -40,9 +45,14 @@ LEAST_EXCESS_SHARE = 0.01
 """Late is also only who costs at least this share of the time."""
 
 VOTE_DTYPE = np.dtype(
-    [("group", "<u4"), ("member", "<u4"), ("step", "<i8"), ("size", "<u4"), ("excess_ns", "<i8")]
-)
-"""One row per collective in which somebody waited: who came last, of how many members."""
+    [
+        ("group", "<u4"), ("member", "<u4"), ("step", "<i8"), ("size", "<u4"),
+        ("excess_ns", "<i8"), ("slack_ns", "<i8"),
+    ]
+)  # fmt: skip
+"""One row per collective in which somebody waited: who came last, of how many members. The excess
+is second shortest minus shortest. ``slack_ns`` is how much later the same collective of another
+group ended: until then the job waits anyway."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Votes:
     wait_ns: float
     """Mean over the members: how long they waited for others in these collectives."""
     incomplete: int
-    """Collectives left out because not all members of their group were seen."""
+    """Collectives left out: not all members of their group were seen, or they do not match."""
     duration_ns: float
     """Time of the steps that the collectives belong to."""
 
@@ -70,28 +80,15 @@ class Late:
     """How many members wait for it."""
 
 
-def votes_of(window: JobWindow, same_position: Column) -> Votes:
-    """Let the collectives of the groups vote that join ranks of one position.
-
-    ``same_position``: bool, shape (groups,). In other groups stages meet, and which one comes last
-    says nothing about a rank.
-    """
-    rows = window.collectives
-    if len(rows):
-        rows = rows[same_position[rows["group"]]]
+def votes_of(window: JobWindow, matched: Matched) -> Votes:
+    """Let the matched collectives of a window vote."""
     duration_ns = window.step_ns * window.collective_steps
-    if not len(rows):
-        return Votes(np.zeros(0, VOTE_DTYPE), 0.0, 0, duration_ns)
-    lasted = rows["end_ns"] - rows["start_ns"]
-    order = np.lexsort((lasted, rows["place"], rows["operation"], rows["group"], rows["step"]))
-    rows, lasted = rows[order], lasted[order]
-    first = np.flatnonzero(_begins(rows))
-    size = np.diff(np.append(first, len(rows)))
-    complete = size == _members_of_groups(window)[rows["group"][first]]
-    incomplete = int((~complete & (size > 1)).sum())
-    complete &= size > 1
-    wait_ns = _mean_wait(window, lasted, first, size, complete)
-    first, size = first[complete], size[complete]
+    rows, lasted, size = matched.rows, matched.lasted_ns, matched.size
+    first = matched.first
+    if not len(first):
+        return Votes(np.zeros(0, VOTE_DTYPE), 0.0, matched.left_out, duration_ns)
+    beyond = lasted - np.repeat(lasted[first], size)
+    wait_ns = float(beyond.sum()) / max(1, len(window.times))
     shortest, second, longest = lasted[first], lasted[first + 1], lasted[first + size - 1]
     limit = np.maximum(LEAST_WAIT_NS, LEAST_WAIT_SHARE * longest)
     voting = longest - shortest >= np.maximum(limit, LEAST_STEP_SHARE * window.step_ns)
@@ -100,7 +97,18 @@ def votes_of(window: JobWindow, same_position: Column) -> Votes:
         votes[name] = rows[name][first[voting]]
     votes["size"] = size[voting]
     votes["excess_ns"] = (second - shortest)[voting]
-    return Votes(votes, wait_ns, incomplete, duration_ns)
+    votes["slack_ns"] = _slack(matched)[voting]
+    return Votes(votes, wait_ns, matched.left_out, duration_ns)
+
+
+def _slack(matched: Matched) -> Column:
+    """Return how much later the last group of the job ended each collective, in ns."""
+    rows = matched.rows[matched.first]
+    _, place = np.unique(rows[["step", "operation", "place"]], return_inverse=True)
+    last = np.zeros(int(place.max()) + 1, np.int64)
+    np.maximum.at(last, place, rows["end_ns"])
+    slack: Column = last[place] - rows["end_ns"]
+    return slack
 
 
 def late_members(windows: Sequence[Votes]) -> list[Late]:
@@ -162,26 +170,34 @@ def top_shares(windows: Sequence[Votes]) -> tuple[float, float]:
     return float(np.median(highest[voted] / total[voted])), float(np.median(votes["size"]))
 
 
-def _begins(rows: Column) -> Column:
-    """Return which rows are the first of their collective, in sorted rows."""
-    new = np.ones(len(rows), bool)
-    new[1:] = False
-    for name in ("step", "group", "operation", "place"):
-        new[1:] |= rows[name][1:] != rows[name][:-1]
-    return new
-
-
-def _members_of_groups(window: JobWindow) -> Column:
-    """Return how many members each group has, as far as they were seen, shape (groups,)."""
+def chain_of(culprit: int, late: Sequence[Late], window: JobWindow) -> list[int]:
+    """Return the late members to which the culprit's delay is passed on, itself first."""
     pairs = np.unique(window.traffic[["group", "member"]])
-    members: Column = np.bincount(pairs["group"], minlength=len(window.names.groups))
-    return members
+    chain = [culprit]
+    others = {one.member for one in late} - {culprit}
+    for member in chain:
+        groups = pairs["group"][pairs["member"] == member]
+        near = set(pairs["member"][np.isin(pairs["group"], groups)].tolist())
+        chain += sorted(others & near)
+        others -= near
+    return chain
 
 
-def _mean_wait(
-    window: JobWindow, lasted: Column, first: Column, size: Column, complete: Column
-) -> float:
-    """Return how long a member waited on average: what its collectives lasted beyond the shortest."""
-    beyond = lasted - np.repeat(lasted[first], size)
-    members = max(1, len(np.unique(window.times["member"])))
-    return float(beyond[np.repeat(complete, size)].sum()) / members
+def cost_of(chain: Sequence[int], windows: Sequence[Votes]) -> float:
+    """Return the share of the time that the chain costs, 0 to 1.
+
+    The excess of a group is summed over a step, without what the job would have waited for another
+    group anyway, and the group with the most counts.
+    """
+    votes = np.concatenate([window.votes for window in windows])
+    duration_ns = sum(window.duration_ns for window in windows)
+    mine: Column = votes[np.isin(votes["member"], list(chain))]
+    if not len(mine) or not duration_ns:
+        return 0.0
+    keys, place = np.unique(mine[["step", "group"]], return_inverse=True)
+    gain = np.maximum(mine["excess_ns"] - mine["slack_ns"], 0)
+    excess = np.bincount(place, gain.astype(np.float64))
+    steps, which = np.unique(keys["step"], return_inverse=True)
+    largest = np.zeros(len(steps))
+    np.maximum.at(largest, which, excess)
+    return min(1.0, float(largest.sum()) / duration_ns)

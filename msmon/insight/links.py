@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.insight.job import JobWindow
+from msmon.insight.matching import Matched, grouped_medians
 from msmon.insight.own_work import median_of_others
 from msmon.records.batch import Column
 
@@ -20,6 +21,8 @@ FEWEST_GROUPS = 4
 """Groups that must be alike before one of them can be called slow."""
 
 FEWEST_COLLECTIVES = 3
+LEAST_COST = 0.002
+"""Share of a step below which a slow group is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,9 @@ class SlowGroup:
     members: tuple[int, ...]
 
 
-def slow_groups(window: JobWindow, same_position: Column) -> list[SlowGroup]:
+def slow_groups(window: JobWindow, matched: Matched) -> list[SlowGroup]:
     """Return the groups whose collectives take longer than those of their like."""
-    times = _transfer_times(window, same_position)
+    times = _transfer_times(window, matched)
     found: dict[int, SlowGroup] = {}
     for operation, size_class, members in np.unique(times[["operation", "size_class", "members"]]):
         alike = times[
@@ -53,7 +56,8 @@ def slow_groups(window: JobWindow, same_position: Column) -> list[SlowGroup]:
             if before is not None:
                 factor, excess = max(factor, before.factor), excess + before.excess_ns
             found[group] = SlowGroup(group, factor, excess, _members_of(window, group))
-    return sorted(found.values(), key=lambda one: -one.excess_ns)
+    worth = [one for one in found.values() if one.excess_ns >= LEAST_COST * window.step_ns]
+    return sorted(worth, key=lambda one: -one.excess_ns)
 
 
 def common_members(groups: list[SlowGroup]) -> list[int]:
@@ -71,30 +75,20 @@ _TIME_DTYPE = np.dtype(
 )  # fmt: skip
 
 
-def _transfer_times(window: JobWindow, same_position: Column) -> Column:
+def _transfer_times(window: JobWindow, matched: Matched) -> Column:
     """Return the median transfer time per group, operation and size; dtype ``_TIME_DTYPE``."""
-    rows = window.collectives
-    if len(rows):
-        rows = rows[same_position[rows["group"]]]
-    if not len(rows):
+    if not len(matched.first):
         return np.zeros(0, _TIME_DTYPE)
-    key = rows[["step", "group", "operation", "size_class", "place"]]
-    collectives, place = np.unique(key, return_inverse=True)
-    shortest = np.full(len(collectives), np.iinfo(np.int64).max)
-    np.minimum.at(shortest, place, rows["end_ns"] - rows["start_ns"])
-    members = np.bincount(place)
-    like = collectives[["group", "operation", "size_class"]]
+    like = matched.rows[["group", "operation", "size_class"]][matched.first]
     series, which = np.unique(like, return_inverse=True)
-    times = np.zeros(len(series), _TIME_DTYPE)
-    order = np.lexsort((shortest, which))
     counts = np.bincount(which)
-    begins = np.cumsum(counts) - counts
+    times = np.zeros(len(series), _TIME_DTYPE)
     for name in ("group", "operation", "size_class"):
         times[name] = series[name]
-    times["median_ns"] = shortest[order][begins + counts // 2]
-    times["members"] = members[order][begins]
+    times["median_ns"] = grouped_medians(matched.lasted_ns[matched.first], which)
+    times["members"] = grouped_medians(matched.size, which)
     times["per_step"] = counts / max(1, window.collective_steps)
-    enough: Column = times[(counts >= FEWEST_COLLECTIVES) & (times["members"] > 1)]
+    enough: Column = times[counts >= FEWEST_COLLECTIVES]
     return enough
 
 
