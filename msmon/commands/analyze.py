@@ -26,6 +26,9 @@ def analyze() -> None:
     """Ask exported files: which rank is slow, why, and since when.
 
     The files of all ranks go in together, whatever node they were written on.
+
+    \b
+      msmon analyze slow-ranks out/
     """
 
 
