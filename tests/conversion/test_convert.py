@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from msmon.conversion.sources.search import find_sources
 from msmon.conversion.targets.choosing import choose_target
 from msmon.errors import SinkError, UsageError
 from msmon.records.batch import Batch
+from msmon.sinks import file_names
 
 
 def run(target: str, out: Path | None, *paths: Path) -> Any:
@@ -202,3 +204,46 @@ def test_progress_ends_at_the_size_of_the_input(tmp_path: Path, export: Callable
     steps: list[int] = []
     convert(sources, choose_target("perfetto", tmp_path / "t.json", sources), steps.append)
     assert sum(steps) == sum(path.stat().st_size for path in paths)
+
+
+def _no_links(*arguments: Any, **options: Any) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("target", ["db", "jsonl"])
+def test_files_get_their_place_where_there_are_no_hard_links(
+    tmp_path: Path, export: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    paths = export(tmp_path / "in", "DB")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", _no_links)
+        (made,) = run(target, tmp_path / "out", *paths).files
+    assert os.listdir(tmp_path / "out") == [made.name]
+    assert find_sources([made])[0].process.rank == 0
+    assert made.stat().st_size > 1000
+
+
+def test_without_hard_links_no_file_is_replaced_and_none_stays_empty(
+    tmp_path: Path, export: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = export(tmp_path / "in", "DB", 0)
+    (second,) = export(tmp_path / "in", "DB", 1)
+    monkeypatch.setattr(os, "link", _no_links)
+    monkeypatch.setattr(file_names, "time_digits", lambda time_ns: "2" * 17)
+    out = tmp_path / "out"
+    out.mkdir()
+    theirs = out / f"msmonitor_501_{'2' * 17}_1.db"
+    theirs.write_text("of somebody else")
+    with pytest.raises(SinkError, match="File exists"):
+        run("db", out, first, second)
+    assert [path.name for path in out.iterdir()] == [theirs.name]
+    assert theirs.read_text() == "of somebody else"
+    theirs.unlink()
+
+    def fail(path: Path, place: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(SinkError, match="Input/output error"):
+        run("db", out, first)
+    assert os.listdir(out) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 import uuid
@@ -20,6 +21,11 @@ from msmon.sinks.jsonl.sink import JsonlSink
 from msmon.sinks.sqlite.sink import SqliteSink
 
 _RECORDS_PER_COMMIT = 500_000
+_NO_LINK_ERRORS = (
+    errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK, errno.EXDEV
+)  # fmt: skip
+"""What ``link`` says where the file system has no hard links, or no further one of a file."""
+
 _LINES_PER_FILE = int(MONITOR_OPTION["jsonl_rotate_lines"].maximum or 0)
 
 
@@ -80,7 +86,7 @@ class SessionFilesTarget(Target):
         try:
             for path in sorted(self._scratch.path.glob("msmonitor_*")):
                 place = self._directory / path.name
-                os.link(path, place)
+                _put_in_place(path, place)
                 made.append(place)
         except OSError:
             for place in made:
@@ -98,6 +104,27 @@ class SessionFilesTarget(Target):
     def _next_seq(self) -> int:
         self._seq += 1
         return self._seq
+
+
+def _put_in_place(path: Path, place: Path) -> None:
+    """Give a complete file its name, unless there is a file of that name: FileExistsError.
+
+    A hard link does both at once. Where the file system has none (FAT, some FUSE mounts), an
+    empty file takes the name first, and the complete one replaces it. So whoever reads sees an
+    empty or a complete file. Raises OSError; nothing of ours has the name then.
+    """
+    try:
+        os.link(path, place)
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINK_ERRORS:
+            raise
+    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    try:
+        path.replace(place)
+    except BaseException:
+        place.unlink()
+        raise
 
 
 def _unread(source: Source) -> list[Gap]:
