@@ -75,8 +75,13 @@ class CollectiveNumbering:
         )
 
     def restore(self, text: str) -> None:
-        """Go on from ``as_json``."""
+        """Go on from ``as_json``, also from that of version 0.1.0.
+
+        There a table holds group → (step, next place), of each group's latest step alone.
+        """
         next_place, ids, host, device = json.loads(text)
+        if isinstance(next_place, dict):
+            next_place = [(group, [latest]) for group, latest in next_place.items()]
         self._next_place = {group: dict(places) for group, places in next_place}
         self._step_of_id = dict(ids)
         self._host_starts = [(time_ns, step) for time_ns, step in host]

@@ -244,8 +244,9 @@ class SessionDatabase:
         self._rows.next_task_id = state.pop("next_task_id", 0)
         self._rows.next_op_id = state.pop("next_op_id", 0)
         self._rows.unpaired_markers = state.pop("unpaired_markers", 0)
-        if "collective_numbers" in state:
-            self._rows.numbering.restore(state["collective_numbers"])
+        numbers = state.get("collective_numbers", state.get("collectives"))  # its name in 0.1.0
+        if numbers is not None:
+            self._rows.numbering.restore(numbers)
         if "marker_records" in state:
             self._rows.pairing.restore(state["marker_records"], state["marker_texts"])
         return True

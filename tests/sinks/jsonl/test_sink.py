@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from msmon.daemon.outputs.delivery import Commit
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.sessions import Gap, SessionEnd
@@ -226,6 +227,31 @@ def test_a_write_that_fails_half_way_is_undone_and_repeated(
     sink.commit()
     expected = [*kernels(50, seed=1).records["start_ns"], *kernels(500, seed=2).records["start_ns"]]
     assert [item["startNs"] for item in read(tmp_path)[:-1]] == expected
+
+
+def test_files_are_told_though_the_commit_of_another_session_fails(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    sink = JsonlSink()
+    broken = session(tmp_path / "broken")
+    healthy = session(tmp_path / "healthy", 1, jsonl_rotate_lines=300)
+    for opened in (broken, healthy):
+        Path(opened.settings.log_file).mkdir()
+        sink.open_session(opened)
+        sink.write_records(opened.session_id, 2, kernels(500))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard_limit))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            sink.write_records(broken.session_id, 3, kernels(500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
+    told = Commit().apply(sink)
+    assert set(told.failed) == {broken.session_id}
+    paths = sorted((tmp_path / "healthy").iterdir())
+    assert len(paths) == 2
+    assert told.files == {healthy.session_id: tuple(map(str, paths))}
+    sink.close()
 
 
 def test_files_per_kind_go_on_after_a_crash_and_keep_their_own_bounds(

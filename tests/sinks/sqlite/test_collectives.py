@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
@@ -69,3 +71,11 @@ def test_no_number_is_given_twice_when_an_earlier_step_comes_late(start):
     resumed.restore(numbering.as_json())
     for later in (numbering, resumed):
         assert later.numbers(["g", "h", "g"], [160, 170, 360]) == [first + 1, first, second + 1]
+
+
+def test_numbers_kept_by_version_0_1_0_go_on(start):
+    kept = json.dumps([{"g": [STEP + 1, 3]}, [[1, STEP]], [[100, STEP]], []])
+    numbering = CollectiveNumbering()
+    numbering.restore(kept)
+    first = (STEP + 1) * NUMBERS_PER_STEP
+    assert numbering.numbers(["g", "h"], [150, 160]) == [first + 3, first]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -209,6 +210,31 @@ def test_a_session_goes_on_in_its_file_where_it_was_committed(
     assert query(opened.files[0], repeated) == []
 
 
+def test_a_session_of_version_0_1_0_numbers_its_collectives_on(
+    tmp_path: Path, batch: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    def collective(start_ns: int) -> Batch:
+        row = {"start_ns": start_ns, "end_ns": start_ns + 5, "name": "allReduce", "comm_name": "g"}
+        return batch(ActivityKind.Communication, [row])
+
+    kept = Progress()
+    first, second = SqliteSink(), SqliteSink()
+    (path,) = first.open_session(session(tmp_path), kept).files
+    first.write_records("session-0", 2, collective(10))
+    first.commit()
+    first.close()
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM MSMON_STATE WHERE name = 'collective_numbers'")
+        earlier = '[{"g": [0, 1]}, [], [], []]'
+        database.execute("INSERT INTO MSMON_STATE VALUES ('collectives', ?)", (earlier,))
+    second.open_session(session(tmp_path), kept)
+    second.write_records("session-0", 3, collective(20))
+    second.commit()
+    second.close()
+    names = "SELECT value FROM STRING_IDS JOIN COMMUNICATION_OP ON id = opName ORDER BY startNs"
+    assert [name.rsplit("_", 2)[1] for (name,) in query(path, names)] == ["0", "1"]
+
+
 def test_a_file_that_can_not_be_read_now_is_not_replaced_by_a_second_one(
     tmp_path: Path,
     kernels: Callable[..., Batch],
@@ -232,6 +258,24 @@ def test_a_file_that_can_not_be_read_now_is_not_replaced_by_a_second_one(
     resumed = second.open_session(session(tmp_path), kept)
     assert (resumed.files, resumed.written_seq) == ((path,), 2)
     second.close()
+
+
+def test_unreadable_files_of_the_same_pid_keep_no_session_from_its_own(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., SessionInfo]
+) -> None:
+    opened = session(tmp_path)
+    kept = Progress()
+    for number, content in enumerate((b"", b"SQLite format 3\0" + b"x" * 5000, b"no database")):
+        name = f"msmonitor_{opened.process.pid}_2026010100000000{number}_0.db"
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / f"msmonitor_{opened.process.pid}_20260101000000009_0.db").mkdir()
+    for seq in (2, 3):
+        sink = SqliteSink()
+        (path,) = sink.open_session(opened, kept).files
+        sink.write_records("session-0", seq, kernels(10))
+        sink.commit()
+        sink.close()
+    assert query(path, "SELECT count(*) FROM TASK") == [(20,)]
 
 
 def test_a_file_that_can_not_be_begun_is_removed_again(
