@@ -43,9 +43,9 @@ def recorded_account(counts: Counts, shipped: bool) -> str:
         parts.append(f"{received - kept} filtered out")
     text = f"{recorded} records recorded = {_sum(parts, dropped)}"
     for stage, words in _APART.items():
-        count = counts.drops.get(stage)
-        if count and stage != after:
-            text += f"; {words.format(count)}"
+        count = counts.drops.get(stage, 0)
+        if count != 0 and stage != after:
+            text += f"; {words.format('an unknown number' if count is None else count)}"
     return text
 
 

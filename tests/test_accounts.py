@@ -22,6 +22,11 @@ from msmon.sessions import Counts
             "and an unknown number dropped (decode)",
         ),
         (
+            {"uplink": None, "windows": None},
+            "100 records recorded = 90 sent + 10 filtered out, "
+            "and an unknown number dropped (uplink); an unknown number missing in windows",
+        ),
+        (
             {"windows": 40, "open": 2, "early": 3},
             "100 records recorded = 90 sent + 10 filtered out; "
             "3 older than the session left out; 2 ranges still open; 40 missing in windows",

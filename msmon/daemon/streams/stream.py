@@ -70,15 +70,17 @@ class Stream:
     def counts_without_agent(self, told: Counts) -> Counts:
         """Return the counts of a session whose process vanished; ``told``: by its last heartbeat.
 
-        They are at least what has come. What it had not sent yet is lost, and nobody counted it.
+        They are at least what has come. What it had not sent yet is lost, and nobody counted it:
+        the records of an export, and what the last window held beyond what was told of it.
         """
-        settings = self.session.settings
-        stage = DropStage.UPLINK if settings.ship_records else DropStage.WINDOWS
+        lost: Drops = {DropStage.WINDOWS: None}
+        if self.session.settings.ship_records:
+            lost = {DropStage.UPLINK: None, **lost}
         return dataclasses.replace(
             told,
             received=_at_least(told.received, self.arrived),
             kept=_at_least(told.kept, self.arrived),
-            drops=merged_drops(told.drops, {stage: None}),
+            drops=merged_drops(told.drops, lost),
         )
 
     @property
