@@ -38,7 +38,7 @@ def convert_command(
 ) -> int:
     """Convert exported files: DB and JSONL files, or directories of them.
 
-    Rotated JSONL files of a process are taken together. Damaged parts are skipped and
+    Rotated JSONL files of a session are taken together. Damaged parts are skipped and
     counted; where nothing of a file can be read, the others are converted and the exit code
     is 1. perfetto puts all processes into one trace for https://ui.perfetto.dev or
     chrome://tracing, and leaves out records whose times are no times of a clock; they are

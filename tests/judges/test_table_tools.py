@@ -114,7 +114,7 @@ def test_files_of_all_kinds_are_right_by_the_documented_calls(
     assert {name for frame in frames for name in frame.columns} == columns
     found = [value for frame in frames for value in frame.query("kind == 'Kernel'")["startNs"]]
     assert sorted(map(int, found)) == starts
-    assert len(columns) == 25
+    assert len(columns) == 27
 
 
 def test_files_per_kind_are_one_source_of_a_conversion(exported: Callable[..., Any]) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from msmon.conversion.sources import checked_values as checked
 from msmon.conversion.sources.checked_values import VALUE_ERRORS
+from msmon.conversion.sources.closing_lines import Closing
 from msmon.conversion.sources.marker_joiner import DeviceEvent, HostEvent, MarkerJoiner
 from msmon.conversion.sources.record_builder import RecordBuilder
 from msmon.conversion.sources.source import Source
@@ -56,9 +57,16 @@ def keys_of(kind: ActivityKind) -> tuple[str, ...]:
 class JsonlSource(Source):
     """The lines of one process, rotated over one or several files."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
-        """Look which kinds there are. Raises OSError when a file can't be read."""
+    def __init__(self, paths: Iterable[Path], closing: Closing | None = None) -> None:
+        """Look which kinds there are. ``closing``: the session's closing line.
+
+        Raises OSError when a file can't be read.
+        """
         super().__init__(paths)
+        self._span_is_told = closing is not None and closing.start_ns > 0
+        if closing is not None:
+            self.process = dataclasses.replace(self.process, host=closing.host)
+            self.start_ns, self.end_ns = closing.start_ns, closing.end_ns
         self.kinds = frozenset(_kinds_in(self.paths))
         self._ready: list[Batch] = []
         self._builders = {kind: RecordBuilder(kind, self._give) for kind in ActivityKind}
@@ -110,10 +118,13 @@ class JsonlSource(Source):
         self._ready.append(batch)
 
     def _widen_session(self, batch: Batch) -> None:
-        """Let the session begin and end with its records, since no line says when it did.
+        """Let the session begin and end with its records where no line says when it did.
 
-        The start is known with the first batch, as targets need it, and hardly changes later.
+        Lines of msMonitor and of a session that has not ended don't. The start is known with
+        the first batch, as targets need it, and hardly changes later.
         """
+        if self._span_is_told:
+            return
         names = batch.records.dtype.names or ()
         for field in {"start_ns", "timestamp_ns", "end_ns"}.intersection(names):
             times = batch.records[field]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from msmon.conversion.sources.closing_lines import by_session
 from msmon.conversion.sources.database import DatabaseSource
 from msmon.conversion.sources.json_lines import JsonlSource
 from msmon.conversion.sources.source import FILE_NAME, Source
@@ -36,9 +37,9 @@ class UnreadableSource(Source):
 
 
 def find_sources(paths: Iterable[Path]) -> list[Source]:
-    """Return a source per process for files and directories of exported files.
+    """Return a source per session for files and directories of exported files.
 
-    Rotated JSONL files of one process are one source. A file that can't be read is a source
+    Rotated JSONL files of one session are one source. A file that can't be read is a source
     without records, and so is what only has the name of an exported file in a directory: a link,
     a pipe or a device. Raises UsageError for a path that is missing, neither file nor
     directory, or a directory without exported files.
@@ -53,10 +54,21 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
         else:
             rotated.setdefault(_process_of(path), []).append(path)
     for group in rotated.values():
-        sources.append(_source(partial(JsonlSource, group), group))
+        sources += _sessions_of(group)
     sources.sort(key=lambda source: (source.process.rank, source.stem))
     _tell_apart(sources)
     return sources
+
+
+def _sessions_of(group: Sequence[Path]) -> list[Source]:
+    """Return a source per session for the JSONL files of one directory, pid and rank."""
+    try:
+        sessions = by_session(group)
+    except OSError as error:
+        return [UnreadableSource(group, f"can't be read: {error.strerror}")]
+    return [
+        _source(partial(JsonlSource, item.paths, item.closing), item.paths) for item in sessions
+    ]
 
 
 def _source(make: Callable[[], Source], paths: Sequence[Path]) -> Source:

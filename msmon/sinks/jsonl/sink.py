@@ -71,13 +71,13 @@ class _SessionLines:
         self.files.state.notes[key] = value
         self.seq = seq
 
-    def end(self, seq: int, comes_back: bool) -> None:
-        """Write the closing lines: the group info, and the devices as the very last.
+    def end(self, seq: int, end: SessionEnd) -> None:
+        """Write the closing lines: the group info, and rank, devices and session as the very last.
 
-        ``comes_back``: its process only fell silent. Then open markers are kept.
+        The process of a lost session only fell silent and may come back, so open markers are kept.
         """
         self.ended = True
-        if not comes_back:
+        if end.reason != LOST_END:
             self._pairing = MarkerPairing()
         if self.files.state.ended and self.seq == self.files.state.seq:
             return  # told once more after a restart of the daemon
@@ -85,9 +85,17 @@ class _SessionLines:
         if GROUP_INFO_KEY in notes:
             self.write_line(seq, {"kind": GROUP_INFO_KEY, "value": notes[GROUP_INFO_KEY]})
         if self._devices:
-            rank = self._session.process.rank
-            devices = sorted(self._devices)
-            self.write_line(seq, {"kind": "rank_device_map", "rank": rank, "device": devices})
+            process = self._session.process
+            closing = {
+                "kind": "rank_device_map",
+                "rank": process.rank,
+                "device": sorted(self._devices),
+                "session": self._session.session_id,
+                "host": process.host,
+                "startNs": self._session.start_ns,
+                "endNs": end.end_ns,
+            }
+            self.write_line(seq, closing)
         self.seq = seq
 
     def commit(self) -> None:
@@ -172,7 +180,7 @@ class JsonlSink(ExportSink):
 
     def close_session(self, session_id: str, seq: int, end: SessionEnd) -> None:
         if session_id in self._sessions:
-            self._sessions[session_id].end(seq, comes_back=end.reason == LOST_END)
+            self._sessions[session_id].end(seq, end)
 
     def commit(self) -> dict[str, tuple[str, ...]]:
         failed: dict[str, str] = {}

@@ -60,7 +60,10 @@ def test_kernel_lines_have_the_known_keys_in_alphabetical_order(
     )
     *kernel_lines, last = read(tmp_path)
     assert [item["startNs"] for item in kernel_lines] == batch.records["start_ns"].tolist()
-    assert last == {"kind": "rank_device_map", "rank": 0, "device": [0]}
+    assert last == {
+        "kind": "rank_device_map", "rank": 0, "device": [0], "session": "session-0",
+        "host": "host-a", "startNs": 1_790_000_000_000_000_000, "endNs": END.end_ns,
+    }  # fmt: skip
 
 
 def test_every_kind_has_lines(
