@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from msmon.commands.signals import ended_by_signals
-from msmon.conversion.convert import Report, convert
+from msmon.conversion.clocks import ClockDifference
+from msmon.conversion.convert import Report, aligned, compare_clocks, convert
 from msmon.conversion.sources.search import find_sources
 from msmon.conversion.sources.source import Source
 from msmon.conversion.targets.choosing import FORMATS, TRACE_NAME, choose_target
@@ -32,9 +33,19 @@ from msmon.logs import escaped
     help="Directory for db, jsonl, parquet and several workbooks (default: the current one); "
     f"file for perfetto (default: {TRACE_NAME}) and for a single workbook.",
 )
+@click.option(
+    "--align-clocks",
+    is_flag=True,
+    help="Move the times of each host by the measured difference of its clock to that of the "
+    "lowest rank's host.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Report in JSON.")
 def convert_command(
-    inputs: tuple[Path, ...], target_format: str, out: Path | None, as_json: bool
+    inputs: tuple[Path, ...],
+    target_format: str,
+    out: Path | None,
+    align_clocks: bool,
+    as_json: bool,
 ) -> int:
     """Convert exported files: DB and JSONL files, or directories of them.
 
@@ -42,7 +53,8 @@ def convert_command(
     counted; where nothing of a file can be read, the others are converted and the exit code
     is 1. perfetto puts all processes into one trace for https://ui.perfetto.dev or
     chrome://tracing, and leaves out records whose times are no times of a clock; they are
-    counted, and the exit code is 1. parquet needs pip install pyarrow.
+    counted, and the exit code is 1. It says how the clocks of several hosts differ, measured
+    by the collectives that their ranks share. parquet needs pip install pyarrow.
 
     \b
     All ranks of a job in one trace:
@@ -51,7 +63,7 @@ def convert_command(
       msmon convert out/msmonitor_4711_20260101120000000_0.db --to xlsx
     """
     with ended_by_signals():
-        report = _converted(inputs, target_format, out)
+        report = _converted(inputs, target_format, out, align_clocks)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=str))
     else:
@@ -59,17 +71,26 @@ def convert_command(
     return 1 if report.unread or report.untimed else 0
 
 
-def _converted(inputs: tuple[Path, ...], target_format: str, out: Path | None) -> Report:
+def _converted(
+    inputs: tuple[Path, ...], target_format: str, out: Path | None, align_clocks: bool
+) -> Report:
     sources = find_sources(inputs)
+    clocks: list[ClockDifference] = []
+    if align_clocks or target_format == "perfetto":
+        clocks = compare_clocks(find_sources(inputs))  # a source is read once
+    if align_clocks:
+        sources = aligned(sources, clocks)
     try:
         target = choose_target(target_format, out, sources)
     except OSError as error:
         raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
     try:
-        return _with_progress_bar(sources, target, target_format)
+        report = _with_progress_bar(sources, target, target_format)
     except MsmonError as error:  # its sentences may quote a forged file
         error.message, error.next_step = escaped(error.message), escaped(error.next_step)
         raise
+    report.clocks, report.clocks_aligned = clocks, align_clocks
+    return report
 
 
 def _with_progress_bar(sources: list[Source], target: Target, target_format: str) -> Report:
@@ -98,5 +119,25 @@ def _show(report: Report) -> None:
         click.echo(f"{text}: {report.unmeasured:,}", err=True)
     if report.skipped:
         click.echo(f"skipped damaged parts: {report.skipped:,}", err=True)
+    for clock in report.clocks:
+        click.echo(escaped(_clock_text(clock, report.clocks_aligned)), err=True)
     for problem in report.problems:
         click.echo(escaped(problem), err=True)
+
+
+def _clock_text(clock: ClockDifference, aligned: bool) -> str:
+    name = f"clock of {clock.host}"
+    if clock.ahead_ns is None:
+        return (
+            f"{name}: can't be compared with that of {clock.reference}, for they share no "
+            "collectives within steps; its times are as they were recorded"
+        )
+    side = "behind" if clock.ahead_ns < 0 else "ahead of"
+    measured = (
+        f"{name}: {abs(clock.ahead_ns) / 1e6:.3f} ms {side} that of {clock.reference}, by "
+        f"{clock.collectives} shared collectives, half of them within "
+        f"{clock.spread_ns / 1e6:.3f} ms"
+    )
+    if aligned:
+        return f"{measured}; its times were moved by {-clock.ahead_ns / 1e6:+.3f} ms"
+    return f"{measured}; --align-clocks corrects it"

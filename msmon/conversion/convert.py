@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msmon.conversion.clocks import ClockDifference, hosts_of, measured_differences
+from msmon.conversion.sources.aligned import AlignedSource
 from msmon.conversion.sources.source import Source
 from msmon.conversion.targets.target import Target
 from msmon.errors import SinkError
@@ -33,6 +35,37 @@ class Report:
     """Records written, but for that reason without a duration."""
     problems: list[str] = field(default_factory=list)
     """Sentences about what could not be read; they may quote the input."""
+    clocks: list[ClockDifference] = field(default_factory=list)
+    """Clocks of the hosts, where several were compared."""
+    clocks_aligned: bool = False
+    """Whether the times of each host were moved by the difference of its clock."""
+
+
+def compare_clocks(sources: Sequence[Source]) -> list[ClockDifference]:
+    """Return how the clocks of the sources' hosts differ; nothing for a single host.
+
+    The sources are read and can't be converted after it. Raises SinkError.
+    """
+    if len(hosts_of(sources)) < 2:
+        return []
+    try:
+        return measured_differences(sources)
+    except _FAILURES as error:
+        raise _explained(error) from error
+
+
+def aligned(sources: Sequence[Source], clocks: Sequence[ClockDifference]) -> list[Source]:
+    """Return the sources with all times as the clock of the reference host would show them.
+
+    Hosts whose difference can't be measured keep their times.
+    """
+    ahead_ns = {item.host: item.ahead_ns or 0 for item in clocks}
+    return [
+        AlignedSource(source, -ahead_ns[source.process.host])
+        if ahead_ns.get(source.process.host)
+        else source
+        for source in sources
+    ]
 
 
 def convert(

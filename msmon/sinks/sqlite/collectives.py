@@ -25,7 +25,7 @@ STEP_NAME = re.compile(r"step[\s_:#=-]*(\d{1,15})$", re.IGNORECASE)
 NUMBERS_PER_STEP = 1_000_000
 
 KEPT_STEPS = 4096
-"""Latest steps whose starts are remembered, so that memory is bounded."""
+"""Latest steps whose starts a session remembers, so that memory is bounded."""
 
 SAVED_STEPS = 16
 """Latest steps that are kept for a restart of the daemon."""
@@ -52,7 +52,9 @@ class CollectiveNumbering:
     the host's records count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_steps: int = KEPT_STEPS) -> None:
+        """``kept_steps``: latest steps whose starts are remembered."""
+        self._kept_steps = kept_steps
         self._step_of_id: dict[int, int] = {}
         self._host_starts: list[tuple[int, int]] = []
         self._device_starts: list[tuple[int, int]] = []
@@ -101,12 +103,12 @@ class CollectiveNumbering:
         for marker_id, time_ns, name in _tuples(host, "id", "timestamp_ns", "name"):
             step = int(steps[name])
             self._step_of_id[marker_id] = step
-            _remember(self._host_starts, time_ns, step)
+            self._remember(self._host_starts, time_ns, step)
         device = starts.take(np.flatnonzero(~on_host))
         for marker_id, time_ns in _tuples(device, "id", "timestamp_ns"):
             if marker_id in self._step_of_id:
-                _remember(self._device_starts, time_ns, self._step_of_id[marker_id])
-        while len(self._step_of_id) > KEPT_STEPS:
+                self._remember(self._device_starts, time_ns, self._step_of_id[marker_id])
+        while len(self._step_of_id) > self._kept_steps:
             del self._step_of_id[next(iter(self._step_of_id))]
 
     def numbers(self, groups: Iterable[str], start_ns: Iterable[int]) -> list[int]:
@@ -129,16 +131,15 @@ class CollectiveNumbering:
         places = self._next_place.setdefault(group, {})
         place = places.get(step, 0)
         places[step] = place + 1
-        if len(places) > KEPT_STEPS:
+        if len(places) > self._kept_steps:
             del places[next(iter(places))]
         return place
+
+    def _remember(self, starts: list[tuple[int, int]], time_ns: int, step: int) -> None:
+        insort(starts, (time_ns, step))
+        del starts[: -self._kept_steps]
 
 
 def _tuples(records: Column, *fields: str) -> Iterator[tuple[int, ...]]:
     """Yield fields of records as plain numbers, far faster than row by row."""
     return zip(*(records[field].tolist() for field in fields))
-
-
-def _remember(starts: list[tuple[int, int]], time_ns: int, step: int) -> None:
-    insort(starts, (time_ns, step))
-    del starts[:-KEPT_STEPS]

@@ -46,7 +46,9 @@ def set_apart_unpaired(paths: Sequence[Path]) -> int:
         found = [_rows_by_step(file) for file in files if _has_steps(file)]
         if len(found) < len(files):
             return 0
-        unpaired = _unpaired([{step: len(rows) for step, rows in item.items()} for item in found])
+        unpaired = unpaired_steps(
+            [{step: len(rows) for step, rows in item.items()} for item in found]
+        )
         return sum(_move(file, item, unpaired) for file, item in zip(files, found))
     finally:
         for file in files:
@@ -67,7 +69,7 @@ def _rows_by_step(file: sqlite3.Connection) -> dict[Step, list[int]]:
     return rows
 
 
-def _unpaired(counts: Sequence[dict[Step, int]]) -> set[Step]:
+def unpaired_steps(counts: Sequence[dict[Step, int]]) -> set[Step]:
     """Return the steps of groups in which the ranks differ, and always step 0, which is cut off.
 
     ``counts``: for each rank, the number of collectives of each step.
