@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,12 @@ from msmon.sessions import UNKNOWN_RANK, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, SessionOutput
 from msmon.sinks.export_sink import ExportSink
 from msmon.sinks.sqlite.copies import warn_of_copies
-from msmon.sinks.sqlite.pairing import set_apart_unpaired
+from msmon.sinks.sqlite.file_state import FileState
+from msmon.sinks.sqlite.matching import Matching
 from msmon.sinks.sqlite.session_file import SessionDatabase
 
 MAX_LOOKED_AT = 1000
 """Directories in which copies without a log are looked for."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,7 @@ class SqliteSink(ExportSink):
         self._ended: dict[str, SessionDatabase] = {}
         self._complete: dict[_Launch, dict[int, Path]] = {}
         """Launch → rank → its newest file. Who compares ranks reads the newest only."""
+        self._matching = Matching()
         self._looked_at: set[Path] = set()
         """Directories in which copies without a log were looked for."""
         if self.options.get("path"):
@@ -79,7 +77,11 @@ class SqliteSink(ExportSink):
         if placed is None:
             return SessionOutput()
         self._look_for_copies(Path(placed.settings.log_file))
-        database = SessionDatabase(placed, progress or Progress())
+        progress = progress or Progress()
+        kept = FileState.of(progress)
+        if kept is not None:
+            self._matching.wait_for(kept.path)
+        database = SessionDatabase(placed, progress)
         self._open[session.session_id] = database
         return SessionOutput((str(database.path),), database.written_seq)
 
@@ -114,6 +116,7 @@ class SqliteSink(ExportSink):
                     failed[session_id] = error.message
         for session_id in set(self._ended) - set(failed):
             self._complete_file(self._ended.pop(session_id))
+        self._matching.wait_a_moment()
         if failed:
             raise CommitFailed(failed)
 
@@ -129,10 +132,7 @@ class SqliteSink(ExportSink):
         if any(_Launch.of(other) == launch for other in others):
             return
         del self._complete[launch]
-        try:
-            set_apart_unpaired(list(paths.values()))
-        except (SinkError, OSError, sqlite3.Error) as error:
-            _log.warning("collectives in %s are left unmatched: %s", database.path.parent, error)
+        self._matching.begin(list(paths.values()))
 
     def _look_for_copies(self, directory: Path) -> None:
         """Name the files there that were copied without their log, once."""
@@ -146,3 +146,4 @@ class SqliteSink(ExportSink):
     def close(self) -> None:
         for database in (*self._open.values(), *self._ended.values()):
             database.close()
+        self._matching.close()

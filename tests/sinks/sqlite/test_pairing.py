@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from msmon.sessions import SessionEnd
+from msmon.sinks.base import Progress
+from msmon.sinks.sqlite import matching
 from msmon.sinks.sqlite.collectives import step_number
+from msmon.sinks.sqlite.pairing import set_apart_unpaired
 from msmon.sinks.sqlite.sink import SqliteSink
 
 END = SessionEnd(9, "stop")
@@ -138,3 +143,55 @@ def test_names_of_steps() -> None:
     assert {name: step_number(name) for name in known} == known
     for name in ("footstep", "step", "step 3 forward", "stepping 4x"):
         assert step_number(name) == -1
+
+
+def test_matching_a_large_launch_holds_up_no_other_session(
+    tmp_path: Path, job_rank: Callable[..., Any], session: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    may_match = threading.Event()
+
+    def slow(paths: Sequence[Path]) -> int:
+        may_match.wait(20)
+        return set_apart_unpaired(paths)
+
+    monkeypatch.setattr(matching, "set_apart_unpaired", slow)
+    sink = SqliteSink()
+    kept = Progress()
+    opened = [session(tmp_path, number) for number in range(2)]
+    paths = [sink.open_session(item, kept if not number else None).files[0]
+             for number, item in enumerate(opened)]  # fmt: skip
+    other = session(tmp_path, 9, job_id="another")
+    (other_path,) = sink.open_session(other).files
+    for number, item in enumerate((*opened, other)):
+        for step in STEPS:
+            batches = job_rank(number, 2, 2).step(step, skipped_collectives=int(number == 1))
+            for seq, batch in enumerate(batches, 10 * step):
+                sink.write_records(item.session_id, seq, batch)
+    for item in opened:
+        sink.close_session(item.session_id, 100, END)
+    begin_s = time.monotonic()
+    sink.commit()
+    assert time.monotonic() - begin_s < 10
+    assert sum(names_by_group(other_path).values()) == PER_STEP * len(STEPS)
+    assert unpaired(*paths) == 0
+    threading.Timer(0.3, may_match.set).start()
+    sink.open_session(opened[0], kept)  # it comes back, and waits for its file
+    assert unpaired(*paths) > 0
+    sink.close()
+
+
+def test_what_is_being_matched_is_finished_before_the_sink_closes(
+    tmp_path: Path, job_rank: Callable[..., Any], session: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(matching, "PATIENCE_S", 0.0)
+    sink = SqliteSink()
+    opened = [session(tmp_path, number) for number in range(2)]
+    paths = [write_steps(sink, item, job_rank(number, 2, 2), range(3 + number, 6))
+             for number, item in enumerate(opened)]  # fmt: skip
+    for item in opened:
+        sink.close_session(item.session_id, 100, END)
+    sink.commit()
+    sink.close()
+    assert unpaired(*paths) == PER_STEP
