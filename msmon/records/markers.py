@@ -16,6 +16,7 @@ docs/architecture.md for why.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,10 @@ _EVICTION_ORDER = np.array(
     ]
 )
 """Role → which records make room first where too many wait; of equals the oldest."""
+
+_RECORDS_PIECE, _TEXTS_PIECE = "waiting_markers ", "waiting_texts "
+_PIECE_BATCH_BITS, _PIECE_ID_BITS, _PIECE_TEXTS = 4, 10, 1024
+"""A piece holds records of 16 batches and 1024 ids that follow each other, or 1024 texts."""
 
 _SPARE_TEXTS = 4096
 """Texts beyond two per waiting record that are kept before the unused ones are looked for."""
@@ -139,8 +144,46 @@ class MarkerPairing:
 
     def restore(self, waiting: bytes, texts: bytes) -> None:
         """Go on from ``to_frames``. Raises ValueError when the frames don't fit together."""
-        parts = np.frombuffer(waiting, PART_DTYPE).copy()
-        known = decode_texts(texts)
+        self._go_on(np.frombuffer(waiting, PART_DTYPE).copy(), decode_texts(texts))
+
+    def to_pieces(self) -> dict[str, bytes]:
+        """Return the same as ``to_frames`` in named pieces, most of which stay as they are.
+
+        So who stores them often writes the changed ones only. A waiting record never leaves its
+        piece, which its batch and its id determine: ids mostly come from a counter, so records
+        that come and go together are in one piece. Texts are added at the end, until the unused
+        ones are forgotten.
+        """
+        batches = self._waiting["age"].astype(np.uint64) >> np.uint64(_PIECE_BATCH_BITS)
+        keys = (batches << np.uint64(40)) ^ (self._waiting["id"] >> np.uint64(_PIECE_ID_BITS))
+        order = np.argsort(keys, kind="stable")
+        keys, sorted_parts = keys[order], self._waiting.take(order)
+        cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+        pieces = {
+            f"{_RECORDS_PIECE}{int(keys[begin]):x}": sorted_parts[begin:end].tobytes()
+            for begin, end in zip(cuts, cuts[1:])
+            if begin < end
+        }
+        texts = tuple(self._texts)
+        for begin in range(0, len(texts), _PIECE_TEXTS):
+            name = f"{_TEXTS_PIECE}{begin // _PIECE_TEXTS}"
+            pieces[name] = encode_texts(texts[begin : begin + _PIECE_TEXTS])
+        return pieces
+
+    def restore_pieces(self, pieces: Mapping[str, bytes]) -> None:
+        """Go on from ``to_pieces``; other names are ignored. Raises ValueError."""
+        records = b"".join(
+            piece for name, piece in pieces.items() if name.startswith(_RECORDS_PIECE)
+        )
+        parts = np.frombuffer(records, PART_DTYPE)
+        texts: list[str] = []
+        while (piece := pieces.get(f"{_TEXTS_PIECE}{len(texts) // _PIECE_TEXTS}")) is not None:
+            texts += decode_texts(piece)
+            if len(texts) % _PIECE_TEXTS:
+                break
+        self._go_on(parts.take(np.argsort(parts["age"], kind="stable")), tuple(texts or [""]))
+
+    def _go_on(self, parts: Column, known: tuple[str, ...]) -> None:
         if len(parts) and (
             max(int(parts["name"].max()), int(parts["domain"].max())) >= len(known)
             or int(parts["role"].max()) >= len(Role)

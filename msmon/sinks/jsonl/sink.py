@@ -7,7 +7,6 @@ into floats. For them there is a second sink, which gives each kind of line its 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -48,8 +47,7 @@ class _SessionLines:
         """The files that the daemon knows of."""
         self._pairing = MarkerPairing()
         self._devices = set(state.devices)
-        if state.markers:
-            self._pairing.restore(*map(base64.b64decode, state.markers))
+        state.restore_markers(self._pairing)
 
     def write_records(self, seq: int, batch: Batch) -> None:
         if batch.kind == ActivityKind.Marker:
@@ -104,7 +102,7 @@ class _SessionLines:
         if not self.files.changed and (self.seq, self.ended) == (state.seq, state.ended):
             return
         state.devices = sorted(self._devices)
-        state.markers = [base64.b64encode(frame).decode() for frame in self._pairing.to_frames()]
+        state.keep_markers(self._pairing)
         self.files.commit(self.seq, self.ended)
 
     def _write(self, block: LineBlock) -> None:

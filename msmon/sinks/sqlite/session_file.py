@@ -247,8 +247,11 @@ class SessionDatabase:
         numbers = state.get("collective_numbers", state.get("collectives"))  # its name in 0.1.0
         if numbers is not None:
             self._rows.numbering.restore(numbers)
-        if "marker_records" in state:
+        if "marker_records" in state:  # of version 0.1.0
             self._rows.pairing.restore(state["marker_records"], state["marker_texts"])
+        else:
+            self._rows.pairing.restore_pieces(state)
+        self._state = state
         return True
 
     def _write_devices(self) -> None:
@@ -276,15 +279,15 @@ class SessionDatabase:
         if execute(update, (self._seq, self.written_seq)).rowcount != 1:
             raise SinkError(f"{self.path} is written by another daemon", "stop one of them")
         rows = self._rows
-        marker_records, marker_texts = rows.pairing.to_frames()
         state: dict[str, Any] = {
             "next_task_id": rows.next_task_id,
             "next_op_id": rows.next_op_id,
             "unpaired_markers": rows.unpaired_markers,
             "collective_numbers": rows.numbering.as_json(),
-            "marker_records": marker_records,
-            "marker_texts": marker_texts,
+            **rows.pairing.to_pieces(),
         }
+        gone = [(name,) for name in self._state.keys() - state.keys()]
+        self._connection.executemany("DELETE FROM MSMON_STATE WHERE name = ?", gone)
         changed = [item for item in state.items() if self._state.get(item[0]) != item[1]]
         self._connection.executemany("INSERT OR REPLACE INTO MSMON_STATE VALUES (?,?)", changed)
         self._state = state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
@@ -10,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from msmon.daemon.outputs.delivery import Commit
+from msmon.daemon.outputs.stored_progress import MAX_SESSION_BYTES
 from msmon.records.batch import Batch
-from msmon.records.kinds import ActivityKind
+from msmon.records.dtypes import DTYPES
+from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.markers import MarkerPairing
 from msmon.sessions import Gap, SessionEnd
 from msmon.sinks.base import CommitFailed, Progress
 from msmon.sinks.file_names import create_session_file
@@ -255,6 +260,58 @@ def test_files_are_told_though_the_commit_of_another_session_fails(
     assert len(paths) == 2
     assert told.files == {healthy.session_id: tuple(map(str, paths))}
     sink.close()
+
+
+def markers(flag: int, numbers: range, time_ns: int) -> Batch:
+    records = np.zeros(len(numbers), DTYPES[ActivityKind.Marker])
+    records["kind"], records["flag"] = ActivityKind.Marker, flag
+    records["source_kind"] = SourceKind.HOST
+    records["timestamp_ns"], records["id"] = time_ns + np.arange(len(numbers)), numbers
+    names = ("", *(f"decode request {number} of the server" for number in numbers))
+    if flag == MarkerFlag.START:
+        records["name"] = 1 + np.arange(len(numbers))
+    return Batch(ActivityKind.Marker, records, names)
+
+
+def test_many_open_ranges_fit_the_progress_and_go_on_after_a_crash(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    kept = Progress()
+    first, second = JsonlSink(), JsonlSink()
+    first.open_session(session(tmp_path), kept)
+    for seq, begin in enumerate(range(0, 60_000, 5000), 2):
+        batch = markers(MarkerFlag.START, range(begin, begin + 5000), 10**6 + begin)
+        first.write_records("session-0", seq, batch)
+    first.commit()
+    assert len(kept.value) < MAX_SESSION_BYTES / 3
+    first.close()
+    second.open_session(session(tmp_path), kept)
+    second.write_records("session-0", 50, markers(MarkerFlag.END, range(60_000), 10**8))
+    second.close_session("session-0", 51, END)
+    second.commit()
+    found = {item["id"]: item["name"] for item in read(tmp_path) if item["kind"] == "Marker"}
+    assert found == {number: f"decode request {number} of the server" for number in range(60_000)}
+
+
+def test_open_ranges_kept_by_version_0_1_0_go_on(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    kept = Progress()
+    first, second = JsonlSink(), JsonlSink()
+    first.open_session(session(tmp_path), kept)
+    first.write_records("session-0", 2, markers(MarkerFlag.START, range(5), 10))
+    first.commit()
+    first.close()
+    pairing = MarkerPairing()
+    pairing.add(markers(MarkerFlag.START, range(5), 10))
+    state = json.loads(kept.value)
+    del state["packed_markers"]
+    state["markers"] = [base64.b64encode(frame).decode() for frame in pairing.to_frames()]
+    second.open_session(session(tmp_path), Progress(json.dumps(state).encode()))
+    second.write_records("session-0", 3, markers(MarkerFlag.END, range(5), 10**8))
+    second.close_session("session-0", 4, END)
+    second.commit()
+    assert len([item for item in read(tmp_path) if item["kind"] == "Marker"]) == 5
 
 
 def test_files_per_kind_go_on_after_a_crash_and_keep_their_own_bounds(

@@ -16,7 +16,9 @@ import pytest
 
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
+from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag, SourceKind
+from msmon.records.markers import MarkerPairing
 from msmon.sessions import Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress
 from msmon.sinks.exports import FileIdentity
@@ -312,6 +314,76 @@ def test_a_range_open_at_a_restart_is_completed_after_it(
     second.close()
     assert query(path, "SELECT id, startNs, endNs FROM STEP_TIME") == [(5, 10, 90)]
     assert query(path, unpaired) == [(0,)]
+
+
+def host_markers(flag: int, numbers: range, time_ns: int) -> Batch:
+    records = np.zeros(len(numbers), DTYPES[ActivityKind.Marker])
+    records["kind"], records["flag"] = ActivityKind.Marker, flag
+    records["source_kind"] = SourceKind.HOST
+    records["timestamp_ns"], records["id"] = time_ns + np.arange(len(numbers)), numbers
+    if flag == MarkerFlag.START:
+        records["name"] = 1 + np.array(numbers) % 3000
+    return Batch(ActivityKind.Marker, records, ("", *(f"range {name}" for name in range(3000))))
+
+
+def test_a_commit_writes_little_of_many_open_ranges_and_all_go_on_after_a_restart(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    def written_bytes() -> int:
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(dict(line.split(": ") for line in lines)["wchar"])
+
+    kept = Progress()
+    first, second = SqliteSink(), SqliteSink()
+    (path,) = first.open_session(session(tmp_path), kept).files
+    for seq, begin in enumerate(range(0, 60_000, 5000), 2):
+        batch = host_markers(MarkerFlag.START, range(begin, begin + 5000), 10**6 + begin)
+        first.write_records("session-0", seq, batch)
+    first.commit()
+    before = written_bytes()
+    first.write_records("session-0", 50, host_markers(MarkerFlag.START, range(60_000, 60_100), 10))
+    first.write_records("session-0", 51, host_markers(MarkerFlag.END, range(59_000, 59_010), 10**8))
+    first.commit()
+    assert written_bytes() - before < 1 << 20
+    first.write_records("session-0", 52, host_markers(MarkerFlag.END, range(30_000), 10**8))
+    first.close()  # as a crash: the last message was not committed
+    second.open_session(session(tmp_path), kept)
+    for seq, ended in ((52, range(59_000)), (53, range(59_010, 60_100))):
+        second.write_records("session-0", seq, host_markers(MarkerFlag.END, ended, 10**8))
+    second.commit()
+    second.close()
+    assert query(path, "SELECT count(*), count(DISTINCT connectionId) FROM MSTX_EVENTS") == [
+        (60_100, 60_100)
+    ]
+    misnamed = (
+        "SELECT count(*) FROM MSTX_EVENTS JOIN STRING_IDS ON id = message"
+        " WHERE value != 'range ' || ((connectionId - 4000000000) % 3000)"
+    )
+    assert query(path, misnamed) == [(0,)]
+    pieces = "SELECT count(*) FROM MSMON_STATE WHERE name LIKE 'waiting_markers %'"
+    assert query(path, pieces) == [(0,)]
+
+
+def test_open_ranges_kept_by_version_0_1_0_go_on(
+    tmp_path: Path, session: Callable[..., Any]
+) -> None:
+    kept = Progress()
+    first, second = SqliteSink(), SqliteSink()
+    (path,) = first.open_session(session(tmp_path), kept).files
+    first.commit()
+    first.close()
+    pairing = MarkerPairing()
+    pairing.add(host_markers(MarkerFlag.START, range(5), 10))
+    frames = zip(("marker_records", "marker_texts"), pairing.to_frames())
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM MSMON_STATE WHERE name LIKE 'waiting_%'")
+        database.executemany("INSERT INTO MSMON_STATE VALUES (?,?)", frames)
+    second.open_session(session(tmp_path), kept)
+    second.write_records("session-0", 2, host_markers(MarkerFlag.END, range(5), 10**8))
+    second.commit()
+    second.close()
+    assert query(path, "SELECT count(*) FROM MSTX_EVENTS") == [(5,)]
+    assert query(path, "SELECT count(*) FROM MSMON_STATE WHERE name LIKE 'marker_%'") == [(0,)]
 
 
 def test_two_daemons_on_one_file_are_noticed(
