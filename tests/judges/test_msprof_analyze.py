@@ -12,12 +12,14 @@ GROUPS = {"tensor_parallel_group": "tp", "data_parallel_group": "dp"}
 """Communicators of the simulated job and their parallel dimension."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(ranks, marks=pytest.mark.xdist_group(f"job_{ranks}")) for ranks in (4, 8)],
-)
-def job(request, msprof_analyze, export_job):
-    return export_job(request.param)
+RANKS = 8
+
+pytestmark = pytest.mark.xdist_group("job")
+
+
+@pytest.fixture(scope="module")
+def job(msprof_analyze, export_job):
+    return export_job(RANKS)
 
 
 @pytest.fixture

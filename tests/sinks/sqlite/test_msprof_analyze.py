@@ -27,15 +27,15 @@ pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="msprof-analyze is not installed (pip install msprof-analyze)"
 )
 
+RANKS = 4
 SLOW_RANK = 2
 STEPS = 5
 KINDS = "Kernel,API,AclAPI,RuntimeAPI,Communication,Marker"
 COLLECTIVES_PER_STEP = 6
 
 
-@pytest.fixture(params=[4, 8])
+@pytest.fixture
 def job(
-    request: pytest.FixtureRequest,
     tmp_path: Path,
     session: Callable[..., Any],
     job_rank: Callable[..., Any],
@@ -44,12 +44,11 @@ def job(
     directory = tmp_path / "job"
     sink = SqliteSink()
     opened = [
-        session(directory, number, kinds=KINDS, session_id=f"s{number}")
-        for number in range(request.param)
+        session(directory, number, kinds=KINDS, session_id=f"s{number}") for number in range(RANKS)
     ]
     for number, item in enumerate(opened):
         sink.open_session(item)
-        write_rank(sink, item.session_id, job_rank(number, request.param, SLOW_RANK))
+        write_rank(sink, item.session_id, job_rank(number, RANKS, SLOW_RANK))
     for item in opened:
         sink.close_session(item.session_id, 1_000_000, SessionEnd(item.start_ns + 1, "stop"))
     sink.commit()
