@@ -9,29 +9,34 @@ from msmon.agent.steps.counter import StepCounter
 
 pytestmark = pytest.mark.xdist_group("torch_steps")
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/test --full has it)")
+
+@pytest.fixture(scope="module")
+def torch():
+    """PyTorch, imported by the one worker that runs these tests: it takes seconds."""
+    return pytest.importorskip(
+        "torch", reason="PyTorch is not installed (scripts/test --full has it)"
+    )
 
 
 @pytest.fixture(scope="module")
-def steps() -> StepCounter:
+def steps(torch) -> StepCounter:
     counter = StepCounter()
     sources.watch(counter, pytest.fail).start()
     return counter
 
 
 @pytest.fixture
-def parameters():
+def parameters(torch):
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
     return [parameter]
 
 
-class Inherited(torch.optim.SGD):
-    def step(self, closure=None):
-        return super().step(closure)
+def test_a_subclass_that_calls_its_base_counts_once(torch, steps, parameters):
+    class Inherited(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
 
-
-def test_a_subclass_that_calls_its_base_counts_once(steps, parameters):
     torch.optim.SGD(parameters, 0.1).step()
     optimizer = Inherited(parameters, 0.1)
     before = steps.count
@@ -40,7 +45,7 @@ def test_a_subclass_that_calls_its_base_counts_once(steps, parameters):
     assert steps.count == before + 3
 
 
-def test_schedulers_and_closures_do_not_disturb(steps, parameters):
+def test_schedulers_and_closures_do_not_disturb(torch, steps, parameters):
     optimizer = torch.optim.SGD(parameters, 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     before = steps.count
@@ -51,7 +56,7 @@ def test_schedulers_and_closures_do_not_disturb(steps, parameters):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_step_that_the_gradient_scaler_leaves_out_counts(steps, parameters, enabled):
+def test_a_step_that_the_gradient_scaler_leaves_out_counts(torch, steps, parameters, enabled):
     optimizer = torch.optim.SGD(parameters, 0.1)
     scaler = torch.amp.GradScaler("cpu", enabled=enabled)
     before = steps.count
@@ -63,7 +68,7 @@ def test_a_step_that_the_gradient_scaler_leaves_out_counts(steps, parameters, en
     assert steps.count == before + 6
 
 
-def test_a_critic_four_times_and_an_actor_twice_are_one_step(steps, parameters):
+def test_a_critic_four_times_and_an_actor_twice_are_one_step(torch, steps, parameters):
     actor, critic = torch.optim.SGD(parameters, 0.1), torch.optim.Adam(parameters, 0.1)
     before = steps.count
     for loop in range(20):
