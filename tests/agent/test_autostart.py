@@ -19,7 +19,13 @@ ASKED = {"MSMONITOR_USE_DAEMON": "1"}
 THREADS = """
 import glob
 def threads():
-    names = {open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")}
+    names = set()
+    for path in glob.glob("/proc/self/task/*/comm"):
+        try:
+            with open(path) as file:
+                names.add(file.read().strip())
+        except OSError:
+            pass  # the thread has just ended
     return sorted(name for name in names if name.startswith("msmon-"))
 """
 
