@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -122,6 +123,7 @@ class AscendBackend:
         owner = f"{socket.gethostname()}_{os.getpid()}_"
         new = sorted(set(os.listdir(self._directory)) - self._before)
         paths = [Path(self._directory, name) for name in new if name.startswith(owner)]
+        paths = [path for path in paths if _is_own_directory(path)]
         if not paths:
             raise RuntimeError("the profiler has written nothing; the job's output may say why")
         for path in paths:
@@ -182,6 +184,19 @@ class AscendBackend:
         results = path / OUTPUT_DIRECTORY
         if not results.is_dir() or not any(results.iterdir()):
             raise RuntimeError(f"parsing {path} has left no results: {said}")
+
+
+def _is_own_directory(path: Path) -> bool:
+    """Whether a path is a directory that this user has made, and no link.
+
+    The directory of a trace may be shared. What another user puts there under a name of this
+    process is not parsed: parsing writes into it, and would follow the links in it.
+    """
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _usable(

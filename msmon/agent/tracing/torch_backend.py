@@ -16,6 +16,7 @@ from typing import Any
 from msmon.agent.tracing.backend import Keywords, arguments, keyword, not_honoured
 from msmon.agent.tracing.job_profilers import torch_is_on
 from msmon.agent.tracing.plan import TracePlan
+from msmon.agent.tracing.private_directory import private_directory
 from msmon.settings.trace_options import TRACE_OPTION
 
 STEP_NAME = "ProfilerStep#{}"
@@ -94,17 +95,15 @@ class TorchBackend:
         self._profiler.stop_trace()
 
     def write(self, first: int, last: int) -> tuple[str, ...]:
-        """Write the Chrome trace; a reader never sees half of it."""
+        """Write the Chrome trace; a reader never sees half of it. Raises OSError."""
         stamp = time.strftime("%Y%m%d%H%M%S") + f"{time.time_ns() // 1_000_000 % 1000:03}"
         name = f"{self._plan.owner}_steps{first}-{last}_{stamp}.pt.trace.json"
         path = Path(self._plan.directory, name)
-        unfinished = path.with_name(f".{name}.unfinished")
-        try:
-            self._profiler.export_chrome_trace(str(unfinished))
+        profiler, self._profiler = self._profiler, None
+        with private_directory(self._plan.directory) as private:
+            unfinished = f"{private}/{name}"
+            profiler.export_chrome_trace(unfinished)
             os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-            self._profiler = None
         return (str(path),)
 
     def discard(self) -> None:

@@ -223,3 +223,20 @@ def test_a_process_without_a_framework_has_no_profiler(monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(CommandRefused, match="has imported none of"):
         make_backend(plan(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_what_another_user_put_under_the_name_of_the_process_is_not_parsed(framework, tmp_path):
+    framework("torch_npu", "ascend_pt")
+    backend = make_backend(plan(tmp_path, analyse=True))
+    backend.begin(10, 10)
+    backend.end()
+    (own,) = tmp_path.iterdir()
+    shutil.rmtree(own)
+    planted = tmp_path / f"{own.name}_planted"
+    planted.mkdir()
+    (planted / "profiler_info_0.json").touch()
+    (tmp_path / f"{own.name}_link").symlink_to(planted)
+    os.chown(planted, 23456, 23456)
+    with pytest.raises(RuntimeError, match="has written nothing"):
+        backend.write(10, 11)
