@@ -15,14 +15,14 @@ class RankClock:
     def __init__(self, plan: Plan, steps: Steps | None) -> None:
         self._steps = steps
         if steps is None:
-            without = len(plan.numbers) > 0
-            self._edges = np.zeros(0, np.int64) if without else plan.bounds.astype(np.int64)
+            by_time = not len(plan.numbers)
+            self._edges = plan.bounds.astype(np.int64) if by_time else np.zeros(0, np.int64)
             return
         self._place = np.searchsorted(plan.numbers, steps.numbers)
         self._place[~np.isin(steps.numbers, plan.numbers)] = -1
         self._window = np.searchsorted(plan.bounds, self._place, side="right") - 1
         self._window[(self._place < 0) | (self._place >= plan.bounds[-1])] = -1
-        self._first_place = plan.bounds
+        self._begins = plan.bounds
 
     def windows_of(self, rows: Column) -> Column:
         """Return the window of each record, by its start; -1 where it is in none."""
@@ -67,6 +67,6 @@ class RankClock:
             return np.full(len(rows), -1)
         step = self.step_of(rows)
         place = self._place[np.maximum(step, 0)]
-        inside = (step >= 0) & (place < self._first_place[number] + first)
+        inside = (step >= 0) & (place < self._begins[number] + first)
         found: Column = np.where(inside, self._steps.numbers[np.maximum(step, 0)], -1)
         return found

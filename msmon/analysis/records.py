@@ -1,17 +1,16 @@
 """The records of one rank, reduced to what an analysis needs: when, how long, and of what.
 
 Exports of a job may have tens of gigabytes, so the reduced records (20 bytes each) go to a
-temporary file without a name, and only their labels stay in memory.
+temporary file, and only their labels stay in memory. The file is open only while it is used: a job
+may have more ranks than a process may have open files.
 """
 
 from __future__ import annotations
 
 import enum
-import re
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from msmon.insight.job import Member
 from msmon.records.batch import Batch, Column, printable
 from msmon.records.durations import are_spans, durations_of
 from msmon.records.kinds import ActivityKind, CommunicationDataType
-from msmon.records.markers import MarkerPairing
+from msmon.records.markers import MarkerEvents, MarkerPairing
 from msmon.sessions import Gap
 from msmon.sinks.sqlite.collectives import step_number
 
@@ -29,12 +28,12 @@ CHUNK_RECORDS = 1 << 20
 """Records that are in memory at once."""
 
 MAX_LABELS = 4096
-"""Names of a rank that are told apart. What comes later counts as the label ``other``."""
+"""Names of a rank that are told apart. The rest counts as ``OTHER`` and is not compared, since that
+name stands for something else on each rank."""
 
 MAX_STEPS = 2_000_000
 
-_NUMBERED = re.compile(r"^(?:hcom_)?([A-Za-z_]+?)_*(?:__|$)(.*)$")
-_OTHER = "other"
+OTHER = "other"
 
 _BYTES_OF_TYPE = {
     **dict.fromkeys((CommunicationDataType.INT8, CommunicationDataType.UINT8), 1),
@@ -91,6 +90,8 @@ class RankRecords:
     """What was recorded of one rank. Written by :meth:`read`, on the thread that calls it."""
 
     rank: int
+    path: Path
+    """The temporary file; who makes the object removes it."""
     host: str = ""
     device: int = -1
     labels: list[Label] = field(default_factory=list)
@@ -101,11 +102,12 @@ class RankRecords:
     gaps: list[Gap] = field(default_factory=list)
     untimed: int = 0
     """Records without usable times, left out."""
+    skipped: int = 0
+    """Damaged parts of the exports."""
     first_ns: int = 0
     last_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="msmon-")  # noqa: SIM115  see close()
         self._ids: dict[Label, int] = {}
         self._device_steps: list[tuple[int, int, int]] = []
 
@@ -118,63 +120,83 @@ class RankRecords:
         """Take all records of a source. Raises OSError, also when the temporary file can't grow."""
         self.host = self.host or source.process.host
         pairing = MarkerPairing()
-        for batch in source.batches(advance):
-            if batch.kind == ActivityKind.Marker:
-                self._take_steps(pairing.add(batch))
-            elif batch.kind == ActivityKind.Kernel:
-                self._take(batch, Sort.KERNEL, self._named(batch, Sort.KERNEL))
-            elif batch.kind in _HOST_KINDS:
-                self._take(batch, Sort.HOST_CALL, self._named(batch, Sort.HOST_CALL))
-            elif batch.kind == ActivityKind.Communication:
-                self._take(batch, Sort.COMMUNICATION, self._collectives(batch))
+        with self.path.open("ab") as file:
+            for batch in source.batches(advance):
+                if batch.kind == ActivityKind.Marker:
+                    self._take_steps(pairing.add(batch))
+                elif batch.kind == ActivityKind.Kernel:
+                    rows = self._timed(batch, self._named(batch, Sort.KERNEL))
+                    file.write(rows.tobytes())
+                    if self.device < 0 and len(rows):
+                        self.device = int(batch.records["device_id"][0])
+                elif batch.kind in _HOST_KINDS:
+                    named = self._named(batch, Sort.HOST_CALL)
+                    file.write(self._timed(batch, named).tobytes())
+                elif batch.kind == ActivityKind.Communication:
+                    file.write(self._timed(batch, self._collectives(batch)).tobytes())
         self.gaps += source.gaps
+        self.skipped += source.skipped
 
     def finish(self) -> None:
         """Call after the last source: the device's step markers count where there are any."""
         if self._device_steps:
             self.steps = self._device_steps
         self.steps = sorted(set(self.steps), key=lambda step: step[1])
-        self._file.flush()
 
     def chunks(self) -> Iterator[Column]:
         """Yield the records, dtype ``RECORD_DTYPE``, at most ``CHUNK_RECORDS`` at once."""
-        self._file.seek(0)
-        while data := self._file.read(CHUNK_RECORDS * RECORD_DTYPE.itemsize):
-            yield np.frombuffer(data, RECORD_DTYPE)
+        with self.path.open("rb") as file:
+            while data := file.read(CHUNK_RECORDS * RECORD_DTYPE.itemsize):
+                yield np.frombuffer(data, RECORD_DTYPE)
 
-    def close(self) -> None:
-        """Give the temporary file back."""
-        self._file.close()
+    def left_out(self) -> list[str]:
+        """Return sentences on what is not judged."""
+        told = []
+        if not self.last_ns:
+            told.append(f"rank {self.rank}: no records of kernels, calls or communication")
+        if self.skipped:
+            told.append(f"rank {self.rank}: {self.skipped:,} damaged parts were skipped")
+        if self.untimed:
+            told.append(
+                f"rank {self.rank}: {self.untimed:,} records were left out, as their times are no "
+                "times of a clock"
+            )
+        if len(self._ids) >= MAX_LABELS:
+            told.append(
+                f"rank {self.rank}: more than {MAX_LABELS:,} names; those that came later are not "
+                "compared"
+            )
+        if max(len(self.steps), len(self._device_steps)) >= MAX_STEPS:
+            told.append(f"rank {self.rank}: only the first {MAX_STEPS:,} step markers were read")
+        return told
 
-    def _take(self, batch: Batch, sort: Sort, labels: Column) -> None:
+    def _timed(self, batch: Batch, labels: Column) -> Column:
+        """Return the records with usable times, dtype ``RECORD_DTYPE``, and count all."""
         records = batch.records
         timed = are_spans(records["start_ns"], records["end_ns"])
         self.untimed += int(len(timed) - timed.sum())
-        if not timed.any():
-            return
         rows = np.zeros(int(timed.sum()), RECORD_DTYPE)
         rows["start_ns"], rows["end_ns"] = records["start_ns"][timed], records["end_ns"][timed]
         rows["label"] = labels[timed]
+        if not len(rows):
+            return rows
         for label, count in enumerate(np.bincount(rows["label"]).tolist()):
             self.counts[label] += count
         first, last = int(rows["start_ns"].min()), int(rows["end_ns"].max())
         self.first_ns = min(self.first_ns or first, first)
         self.last_ns = max(self.last_ns, last)
-        if sort is Sort.KERNEL and self.device < 0:
-            self.device = int(records["device_id"][0])
-        self._file.seek(0, 2)
-        self._file.write(rows.tobytes())
+        return rows
 
-    def _take_steps(self, events: Any) -> None:
-        numbers = [step_number(text) for text in events.strings]
-        for row in events.events:
-            number = numbers[row["name"]]
-            wanted = number >= 0 and not row["instantaneous"]
-            times_ns = (int(row["start_ns"]), int(row["end_ns"]))
-            if wanted and are_spans(*np.array([times_ns], np.uint64).T).all():
-                steps = self.steps if row["device_id"] < 0 else self._device_steps
-                if len(steps) < MAX_STEPS:
-                    steps.append((number, *times_ns))
+    def _take_steps(self, completed: MarkerEvents) -> None:
+        events = completed.events
+        numbers = np.array([step_number(text) for text in completed.strings], np.int64)
+        is_step = (numbers[events["name"]] >= 0) & (events["instantaneous"] == 0)
+        rows = events[is_step & are_spans(events["start_ns"], events["end_ns"])]
+        on_host = rows["device_id"] < 0
+        for steps, mine in ((self.steps, rows[on_host]), (self._device_steps, rows[~on_host])):
+            columns = (numbers[mine["name"]], mine["start_ns"], mine["end_ns"])
+            found = list(zip(*(column.tolist() for column in columns)))
+            steps += found[: MAX_STEPS - len(steps)]
 
     def _named(self, batch: Batch, sort: Sort) -> Column:
         """Return the label of each record, by its name."""
@@ -208,8 +230,8 @@ class RankRecords:
     def _id(self, label: Label) -> int:
         number = self._ids.get(label)
         if number is None:
-            if len(self._ids) >= MAX_LABELS and label.name != _OTHER:
-                return self._id(Label(label.sort, _OTHER))
+            if len(self._ids) >= MAX_LABELS and label.name != OTHER:
+                return self._id(Label(label.sort, OTHER))
             number = self._ids[label] = len(self._ids)
             self.labels.append(label)
             self.counts.append(0)
@@ -217,9 +239,9 @@ class RankRecords:
 
 
 def operation_of(name: str) -> str:
-    """Return "allReduce" for "hcom_allReduce__101_17_1"."""
-    match = _NUMBERED.match(name)
-    return match[1] if match and match[1] else name
+    """Return "allReduce" for "hcom_allReduce__101_17_1": numbers would tell each call apart."""
+    operation = name.partition("__")[0].rstrip("_0123456789")
+    return operation.replace("hcom_", "", 1) or name
 
 
 def _group_in(name: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from msmon.analysis.plan import Plan, plan_of
@@ -15,6 +17,10 @@ from msmon.conversion.sources.source import Source
 from msmon.errors import SinkError
 from msmon.insight.judge import Judge
 from msmon.insight.verdict import Abstained, Verdict
+
+MOST_RANKS = 1 << 17
+"""Ranks below the highest one that are missed when they have no file. A forged name may hold any
+number."""
 
 
 @dataclass
@@ -65,13 +71,18 @@ def slow_ranks(
     files.
     """
     problems: list[str] = []
-    with contextlib.ExitStack() as files:
-        ranks = _read(sources, advance, problems, files)
+    with tempfile.TemporaryDirectory(prefix="msmon-") as directory:
+        ranks = _read(sources, advance, problems, Path(directory))
         steps = steps_of(ranks)
         plan = plan_of(ranks, steps)
         maker = WindowMaker(plan, steps)
         for one in ranks:
             maker.add(one)
+    if steps.repeated:
+        problems.append(
+            f"{steps.repeated:,} steps came again, as after a restart of the job; each number "
+            "counts once"
+        )
     return _judged(maker, ranks, steps, plan, problems)
 
 
@@ -79,19 +90,20 @@ def _read(
     sources: Sequence[Source],
     advance: Callable[[int], None],
     problems: list[str],
-    files: contextlib.ExitStack,
+    directory: Path,
 ) -> list[RankRecords]:
-    """Return the records of each rank; ``files`` closes them."""
+    """Return the records of each rank, reduced to temporary files in ``directory``."""
     ranks: dict[int, RankRecords] = {}
     for source in sources:
         rank = source.process.rank
         if rank < 0:
             problems.append(f"{source.paths[0]}: left out, its rank is not known")
             continue
-        if rank not in ranks:
-            ranks[rank] = files.enter_context(contextlib.closing(RankRecords(rank)))
-        ranks[rank].read(source, advance)
+        ranks.setdefault(rank, RankRecords(rank, directory / str(rank))).read(source, advance)
         problems += [f"{source.paths[0]}: {problem}" for problem in source.problems]
+    for one in ranks.values():
+        one.finish()
+        problems += one.left_out()
     usable = [one for one in ranks.values() if one.last_ns]
     if not usable:
         raise SinkError(
@@ -99,8 +111,6 @@ def _read(
             "record with: msmon npu-monitor start --kind Kernel,Communication,Marker "
             "--export-type DB",
         )
-    for one in usable:
-        one.finish()
     return sorted(usable, key=lambda one: one.rank)
 
 
@@ -109,25 +119,23 @@ def _judged(
 ) -> SlowRanks:
     judge = Judge()
     known = {one.rank for one in ranks}
-    windows = 0
+    missing = sorted(set(range(min(max(known), MOST_RANKS))) - known)
+    windows = unmatched = 0
     now: tuple[Verdict, ...] = ()
     ended: list[Verdict] = []
-    abstained: dict[tuple[tuple[int, ...], str], int] = {}
-    for window in maker.windows():
+    abstained: Counter[tuple[tuple[int, ...], str]] = Counter()
+    for window in maker.windows(dict.fromkeys(missing, "nothing of it could be read")):
         judgement = judge.add(window)
         windows += 1
         now = judgement.verdicts
         ended += judgement.cleared
-        for one in judgement.abstained:
-            key = (one.ranks, one.reason)
-            abstained[key] = abstained.get(key, 0) + 1
+        unmatched += judgement.unmatched
+        abstained.update((one.ranks, one.reason) for one in judgement.abstained)
     found = sorted([*now, *ended], key=lambda one: -(one.cost_percent or 0.0))
-    missing = tuple(sorted(set(range(max(known) + 1)) - known))
-    reasons = [
-        _over(ranks_, reason, count, windows) for (ranks_, reason), count in abstained.items()
-    ]
-    if missing:
-        reasons.insert(0, Abstained(missing, "none of the files is of this rank"))
+    reasons = [_over(*key, count, windows) for key, count in abstained.items()]
+    if unmatched:
+        reason = f"{unmatched:,} collectives could not be matched between the ranks of their group"
+        reasons.append(Abstained((), reason))
     return SlowRanks(
         ranks=tuple(sorted(known)),
         hosts=tuple(sorted({one.host for one in ranks if one.host})),

@@ -26,6 +26,10 @@ MOST_CANDIDATES = 8
 REGULAR = 0.3
 """Spread of the intervals (MAD / median) of something that comes once a step."""
 
+LONGEST = 3.0
+"""What lasts longer than so many usual steps is a pause, such as an evaluation or the time between
+two sessions. It is no part of the step before it."""
+
 CLEAR_MATCH = 0.25
 """A shift is clear if steps begin within this share of a step of each other."""
 
@@ -54,26 +58,35 @@ class JobSteps:
     source: StepSource
     by_rank: dict[int, Steps]
     anchor: str = ""
+    repeated: int = 0
+    """Steps left out because their number had been there before: the job was restarted."""
 
 
 def steps_of(ranks: Sequence[RankRecords]) -> JobSteps:
     """Return where the steps of each rank begin. Ranks without any are left out."""
     marked = {one.rank: _marked(one) for one in ranks if len(one.steps) >= FEWEST_STEPS}
     if marked:
-        return JobSteps(StepSource.MARKERS, marked)
+        kept = sum(len(steps.numbers) for steps in marked.values())
+        repeated = sum(len(one.steps) for one in ranks if one.rank in marked) - kept
+        return JobSteps(StepSource.MARKERS, marked, repeated=repeated)
     return _inferred(ranks)
 
 
 def _marked(records: RankRecords) -> Steps:
-    """A step lasts until the next one begins, and the last one until its own end.
+    """Return the steps of the markers. A number that comes again is left out."""
+    table = np.array(records.steps, np.int64)
+    ends = _ends(table[:, 1], int(table[-1, 2]))
+    first = np.sort(np.unique(table[:, 0], return_index=True)[1])
+    return Steps(table[first, 0], table[first, 1], ends[first])
 
-    A number that comes again, after a restart of the job, is left out.
-    """
-    seen: set[int] = set()
-    once = [step for step in records.steps if not (step[0] in seen or seen.add(step[0]))]  # type: ignore[func-returns-value]
-    table = np.array(once, np.int64)
-    ends = np.append(table[1:, 1], table[-1, 2])
-    return Steps(table[:, 0], table[:, 1], ends)
+
+def _ends(start_ns: Column, last_end_ns: int) -> Column:
+    """Return when steps end: when the next one begins, unless there is a pause between them."""
+    ends = np.append(start_ns[1:], last_end_ns)
+    usual = float(np.median(ends - start_ns))
+    paused: Column = ends - start_ns > LONGEST * usual
+    result: Column = np.where(paused, start_ns + round(usual), ends)
+    return result
 
 
 def _inferred(ranks: Sequence[RankRecords]) -> JobSteps:
@@ -129,6 +142,5 @@ def _aligned(starts: dict[int, Column]) -> dict[int, Steps]:
         if float(np.median(apart)) > CLEAR_MATCH * period:
             return {}
         numbers = np.arange(len(times)) + shift
-        ends = np.append(times[1:], times[-1] + round(period))
-        steps[rank] = Steps(numbers[:-1], times[:-1], ends[:-1])
+        steps[rank] = Steps(numbers, times, _ends(times, int(times[-1]) + round(period)))
     return steps

@@ -6,15 +6,17 @@ the sums stay in memory, and the collectives that are matched between ranks.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from msmon.analysis.clock import RankClock
 from msmon.analysis.plan import Plan
-from msmon.analysis.records import RECORD_DTYPE, Label, RankRecords, Sort
+from msmon.analysis.records import OTHER, RECORD_DTYPE, RankRecords, Sort
 from msmon.analysis.steps import JobSteps
 from msmon.insight.job import (
     COLLECTIVE_DTYPE,
@@ -28,7 +30,7 @@ from msmon.insight.job import (
 from msmon.records.batch import Column, join_columns
 
 LOST = "records of this time were lost"
-SILENT = "no records of this time"
+SILENT = "no records or no steps of this time"
 
 
 @dataclass
@@ -54,6 +56,7 @@ class WindowMaker:
         self._operators: dict[tuple[str, bool], int] = {}
         self._groups: dict[str, int] = {}
         self._operations: dict[str, int] = {}
+        """Name → its place in ``names``."""
         self._parts = [_WindowParts() for _ in range(plan.windows)]
 
     def add(self, records: RankRecords) -> None:
@@ -61,14 +64,7 @@ class WindowMaker:
         member = len(self._names.members)
         self._names.members.append(records.member)
         clock = RankClock(self._plan, self._steps.by_rank.get(records.rank))
-        ids = _Ids(
-            np.array([self._operator(label) for label in records.labels], np.int64),
-            np.array([self._group(label) for label in records.labels], np.int64),
-            np.array([self._operation(label) for label in records.labels], np.int64),
-            np.array([label.size_class for label in records.labels], np.int64),
-            np.array([label.sort for label in records.labels], np.int64),
-            np.array([label.name.lower() in POINT_TO_POINT for label in records.labels], bool),
-        )
+        ids = self._ids(records)
         for number, rows in _by_window(records, clock, self._plan.windows):
             parts = self._parts[number]
             span = clock.span(number)
@@ -87,8 +83,11 @@ class WindowMaker:
                     _collectives(rows, ids, member, clock, number, self._plan.collective_steps)
                 )
 
-    def windows(self) -> Iterator[JobWindow]:
-        """Yield the windows in order; call after the last rank. Parts are given up as they go."""
+    def windows(self, missing: dict[int, str]) -> Iterator[JobWindow]:
+        """Yield the windows in order; call after the last rank. Parts are given up as they go.
+
+        ``missing``: rank → why nothing at all is known of it.
+        """
         for number in range(len(self._parts)):
             parts, self._parts[number] = self._parts[number], _WindowParts()
             if not parts.times:
@@ -105,33 +104,42 @@ class WindowMaker:
                 traffic=join_columns([np.zeros(0, TRAFFIC_DTYPE), *parts.traffic]),
                 collectives=join_columns([np.zeros(0, COLLECTIVE_DTYPE), *parts.collectives]),
                 times=join_columns([np.zeros(0, TIMES_DTYPE), *parts.times]),
-                unseen=parts.unseen,
+                unseen={**missing, **parts.unseen},
             )
 
-    def _operator(self, label: Label) -> int:
-        if label.sort is Sort.COMMUNICATION:
-            return 0
-        key = (label.name, label.sort is Sort.HOST_CALL)
-        if key not in self._operators:
-            self._operators[key] = len(self._names.operators)
-            self._names.operators.append(key)
-        return self._operators[key]
+    def _ids(self, records: RankRecords) -> _Ids:
+        """Return what the labels of a rank are in the tables, with new names added to these."""
+        names = self._names
+        ids = np.full((3, len(records.labels)), _NONE, np.int64)
+        for place, label in enumerate(records.labels):
+            if label.sort is Sort.COMMUNICATION:
+                ids[1, place] = _place_of(label.group, self._groups, names.groups)
+                ids[2, place] = _place_of(label.name, self._operations, names.operations)
+            elif label.name != OTHER:
+                key = (label.name, label.sort is Sort.HOST_CALL)
+                ids[0, place] = _place_of(key, self._operators, names.operators)
+        return _Ids(
+            ids[0],
+            ids[1],
+            ids[2],
+            np.array([label.size_class for label in records.labels], np.int64),
+            np.array([label.sort for label in records.labels], np.int64),
+            np.array([label.name.lower() in POINT_TO_POINT for label in records.labels], bool),
+        )
 
-    def _group(self, label: Label) -> int:
-        if label.sort is not Sort.COMMUNICATION:
-            return 0
-        if label.group not in self._groups:
-            self._groups[label.group] = len(self._names.groups)
-            self._names.groups.append(label.group)
-        return self._groups[label.group]
 
-    def _operation(self, label: Label) -> int:
-        if label.sort is not Sort.COMMUNICATION:
-            return 0
-        if label.name not in self._operations:
-            self._operations[label.name] = len(self._names.operations)
-            self._names.operations.append(label.name)
-        return self._operations[label.name]
+_NONE = -1
+"""In place of an operator, group or operation that a label has not."""
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def _place_of(name: Name, places: dict[Name, int], names: list[Name]) -> int:
+    """Return the place of a name in a table; a new one is added at the end."""
+    place = places.setdefault(name, len(names))
+    if place == len(names):
+        names.append(name)
+    return place
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,8 @@ def _by_window(
     begins = np.append(0, np.cumsum(counts))
     with tempfile.TemporaryFile(prefix="msmon-") as file:
         if begins[-1]:
-            file.truncate(int(begins[-1]) * RECORD_DTYPE.itemsize)
+            # Room is taken now: to write to a mapped file on a full disk would end the process.
+            os.posix_fallocate(file.fileno(), 0, int(begins[-1]) * RECORD_DTYPE.itemsize)
             arranged = np.memmap(file, RECORD_DTYPE, "r+", shape=(int(begins[-1]),))
             filled = begins[:-1].copy()
             for chunk in records.chunks():
@@ -182,7 +191,7 @@ def _place(chunk: Column, window: Column, filled: Column, arranged: Column) -> N
 
 
 def _work(rows: Column, ids: _Ids, member: int) -> Column:
-    rows = rows[ids.sort[rows["label"]] != Sort.COMMUNICATION]
+    rows = rows[ids.operator[rows["label"]] != _NONE]
     operator = ids.operator[rows["label"]]
     lasted = rows["end_ns"] - rows["start_ns"]
     order = np.lexsort((lasted, operator))

@@ -17,7 +17,7 @@ from msmon.commands.signals import ended_by_signals
 from msmon.conversion.sources.search import find_sources
 from msmon.errors import MsmonError, SinkError
 from msmon.insight.verdict import Verdict
-from msmon.insight.wording import ranks_text
+from msmon.insight.wording import moment_text, ranks_text
 from msmon.logs import escaped
 
 
@@ -43,8 +43,8 @@ def slow_ranks_command(paths: tuple[Path, ...], as_json: bool) -> int:
     PATH is a DB or JSONL file, or a directory of them. Ranks are compared with those of the same
     position only: a pipeline's last stage may have more work without anybody being slow. To find
     out who waits for whom, Communication must have been recorded; steps are taken from step
-    markers, or inferred from an operator that comes once per step. A rank of which records are
-    missing is named, and nothing is said that it could change.
+    markers, or inferred from an operator that comes once per step. A rank of which nothing could
+    be read is named, and so is what that leaves open.
 
     Temporary files take about a tenth of the size of the exports; TMPDIR says where.
 
@@ -108,7 +108,7 @@ def _show(answer: SlowRanks) -> None:
 
 
 def _show_verdict(verdict: Verdict) -> None:
-    over = "" if verdict.until_ns is None else " It was over before the end."
+    over = "" if verdict.until_ns is None else f" It was over at {moment_text(verdict.until_ns)}."
     _wrapped(escaped(verdict.text + over), "")
     for line in verdict.evidence:
         _wrapped(escaped(line), "  ")

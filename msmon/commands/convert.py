@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from msmon.commands.signals import ended_by_signals
-from msmon.conversion.clocks import ClockDifference
+from msmon.conversion.clocks import FEWEST_COLLECTIVES, ClockDifference
 from msmon.conversion.convert import Report, aligned, compare_clocks, convert
 from msmon.conversion.sources.search import find_sources
 from msmon.conversion.sources.source import Source
@@ -76,21 +76,25 @@ def _converted(
 ) -> Report:
     sources = find_sources(inputs)
     clocks: list[ClockDifference] = []
-    if align_clocks or target_format == "perfetto":
-        clocks = compare_clocks(find_sources(inputs))  # a source is read once
-    if align_clocks:
-        sources = aligned(sources, clocks)
     try:
-        target = choose_target(target_format, out, sources)
-    except OSError as error:
-        raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
-    try:
+        if align_clocks or target_format == "perfetto":
+            clocks = compare_clocks(find_sources(inputs))  # a source is read once
+        if align_clocks:
+            sources = aligned(sources, clocks)
+        target = _target(target_format, out, sources)
         report = _with_progress_bar(sources, target, target_format)
     except MsmonError as error:  # its sentences may quote a forged file
         error.message, error.next_step = escaped(error.message), escaped(error.next_step)
         raise
     report.clocks, report.clocks_aligned = clocks, align_clocks
     return report
+
+
+def _target(target_format: str, out: Path | None, sources: list[Source]) -> Target:
+    try:
+        return choose_target(target_format, out, sources)
+    except OSError as error:
+        raise UsageError(f"--out: {error.strerror}: {error.filename}") from error
 
 
 def _with_progress_bar(sources: list[Source], target: Target, target_format: str) -> Report:
@@ -129,8 +133,9 @@ def _clock_text(clock: ClockDifference, aligned: bool) -> str:
     name = f"clock of {clock.host}"
     if clock.ahead_ns is None:
         return (
-            f"{name}: can't be compared with that of {clock.reference}, for they share no "
-            "collectives within steps; its times are as they were recorded"
+            f"{name}: can't be compared with that of {clock.reference}, for they share fewer than "
+            f"{FEWEST_COLLECTIVES} collectives within steps, or the ends of these scatter too "
+            "widely; its times are as they were recorded"
         )
     side = "behind" if clock.ahead_ns < 0 else "ahead of"
     measured = (

@@ -73,10 +73,7 @@ def _may_become_slow(facts: Facts, member: int) -> bool:
 
 def _origin(facts: Facts, member: int) -> int | None:
     """Return the slow rank whose delay a late member passes on: the slowest one it talks to."""
-    pairs = np.unique(facts.window.traffic[["group", "member"]])
-    groups = pairs["group"][pairs["member"] == member]
-    near = set(pairs["member"][np.isin(pairs["group"], groups)].tolist()) - {member}
-    slow = [other for other in near if other in facts.slow]
+    slow = [other for other in facts.window.near(member) if other in facts.slow]
     return max(slow, key=lambda other: facts.slow[other].effect, default=None)
 
 
@@ -95,7 +92,11 @@ def _slow_device(facts: Facts, member: int, late: Late | None) -> Candidate:
         )
         evidence.append(who + ("and is " if who else "") + _lateness_text(facts, late))
     elif not facts.judges_lateness:
-        evidence.append("no collectives were recorded, so who waits for it is not known")
+        evidence.append(
+            "no collectives could be compared (none recorded, or steps unknown), so who waits for "
+            "it is not known"
+        )
+    evidence += _unseen_text(facts)
     than = "it needed before" if slow.against_itself else "its peers' time for the same kernels"
     return Candidate(
         Fault.SLOW_DEVICE,
@@ -122,6 +123,7 @@ def _slow_host(facts: Facts, late: Late) -> Candidate | None:
         evidence.append(f"its host calls last {times(slower_calls)} as long as those of its peers")
     if idle_ns > 0:
         evidence.append(f"its device idles {idle_ns / 1e6:.1f} ms a step more than its peers'")
+    evidence += _unseen_text(facts)
     effect = lateness_ns / facts.window.step_ns
     return Candidate(
         Fault.SLOW_HOST,
@@ -138,39 +140,40 @@ def _slow_host(facts: Facts, late: Late) -> Candidate | None:
 
 def stage_faults(facts: Facts) -> list[Candidate]:
     """Return the positions of which all ranks need longer than the other positions."""
-    found = []
-    sizes = np.bincount(facts.positions[facts.positions >= 0], minlength=1)
-    if len(facts.stages.ratio) < 2 or ((sizes == 1).all() and len(sizes) < 3):
-        return []
     ratio = facts.stages.ratio - 1
-    limit = max(LEAST_EFFECT, LEAST_EFFECT_SIGMAS * float(np.nan_to_num(_typical(ratio))))
+    limit = max(LEAST_EFFECT, LEAST_EFFECT_SIGMAS * _typical(ratio))
+    found = []
     for position in np.flatnonzero(ratio > limit).tolist():
         members = tuple(np.flatnonzero(facts.positions == position).tolist())
-        if any(member in facts.slow and len(members) == 1 for member in members):
-            continue
-        ranks = ranks_text(facts.member(member).rank for member in members)
-        worst = [
-            f"{facts.window.names.operators[operator][0]} {times(factor)}"
-            for operator, factor in facts.stages.worst(position)
-        ]
-        which = f"stage {position + 1} of {len(ratio)}"
-        effect = float(ratio[position])
-        work_ns = float(np.median(facts.work.total_ns[list(members)].sum(axis=1)))
-        share = work_ns / max(1.0, _window_ns(facts)) * (1 - 1 / (1 + effect))
-        found.append(
-            Candidate(
-                Fault.STAGE_IMBALANCE,
-                (),
-                effect,
-                min(1.0, share),
-                f"stage imbalance: {which} (ranks {ranks}) needs {times(1 + effect)} the time of "
-                "the other stages for the same kernels; no rank is to blame",
-                position=members,
-                evidence=(f"worst: {', '.join(worst)}",) if worst else (),
-                to_trace=members[:1],
-            )
-        )
+        is_told = len(members) == 1 and members[0] in facts.slow  # as a rank that has changed
+        if not is_told:
+            found.append(_stage_imbalance(facts, position, members))
     return found
+
+
+def _stage_imbalance(facts: Facts, position: int, members: tuple[int, ...]) -> Candidate:
+    factor = float(facts.stages.ratio[position])
+    ranks = ranks_text(facts.member(member).rank for member in members)
+    worst = [
+        f"{facts.window.names.operators[operator][0]} {times(ratio)}"
+        for operator, ratio in facts.stages.worst(position)
+    ]
+    blame = "no rank is to blame"
+    if len(members) == 1:
+        blame = "no other rank does the same work, so the rank may be slow as well"
+    work_ns = float(np.median(facts.work.total_ns[list(members)].sum(axis=1)))
+    window_ns = _window_ns(facts)
+    return Candidate(
+        Fault.STAGE_IMBALANCE,
+        (),
+        factor - 1,
+        min(1.0, work_ns / window_ns * (1 - 1 / factor)) if window_ns else None,
+        f"stage imbalance: stage {position + 1} of {len(facts.stages.ratio)} (ranks {ranks}) needs "
+        f"{times(factor)} the time of the other stages for the same kernels; {blame}",
+        position=members,
+        evidence=(f"worst: {', '.join(worst)}",) if worst else (),
+        to_trace=members[:1],
+    )
 
 
 def uneven_data(facts: Facts, blamed: bool) -> list[Candidate]:
@@ -285,6 +288,13 @@ def _lateness_text(facts: Facts, late: Late) -> str:
         f"last in {percent(late.share)} of the collectives of group {group} in which anybody "
         f"waited, {late_ms:.1f} ms a step"
     )
+
+
+def _unseen_text(facts: Facts) -> list[str]:
+    unseen = facts.window.unseen
+    if not unseen:
+        return []
+    return [f"not seen: ranks {ranks_text(unseen)}; one of them may be later still"]
 
 
 def _typical(ratio: Column) -> float:

@@ -27,7 +27,10 @@ class Finding:
         self._shown: deque[tuple[int, float]] = deque(maxlen=OUT_OF)
         self._last: deque[int] = deque(maxlen=OUT_OF)
         self._quiet = 0
+        self._quiet_since = 0
         self.since: int | None = None
+        self.until: int | None = None
+        """The first quiet window after it; None while it is active or has never been."""
         self.level = 0.0
 
     @property
@@ -40,12 +43,12 @@ class Finding:
         if self.since is None:
             self._look_for_begin(number, shows, effect)
         else:
-            self._look_for_end(effect)
+            self._look_for_end(number, effect)
 
     def begin(self, since: int, effect: float) -> None:
         """Let it begin at once, where another rule has waited long enough already."""
         if self.since is None:
-            self.since, self.level, self._quiet = since, effect, 0
+            self.since, self.until, self.level, self._quiet = since, None, effect, 0
 
     def _look_for_begin(self, number: int, shows: bool, effect: float) -> None:
         self._last.append(number)
@@ -55,9 +58,11 @@ class Finding:
         if shows and len(recent) >= WINDOWS_TO_ENTER:
             self.begin(recent[0][0], max(size for _, size in recent))
 
-    def _look_for_end(self, effect: float) -> None:
+    def _look_for_end(self, number: int, effect: float) -> None:
         self._quiet = self._quiet + 1 if effect < CLEAR_LEVEL * self.level else 0
+        if self._quiet == 1:
+            self._quiet_since = number
         if self._quiet >= WINDOWS_TO_CLEAR:
-            self.since, self.level, self._quiet = None, 0.0, 0
+            self.since, self.until, self.level, self._quiet = None, self._quiet_since, 0.0, 0
             self._shown.clear()
             self._last.clear()

@@ -7,6 +7,7 @@ rows of different windows can be compared.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,7 +116,21 @@ class JobWindow:
     unseen: dict[int, str] = field(default_factory=dict)
     """Rank → why nothing is known of it in this window."""
 
-    @property
+    @functools.cached_property
+    def memberships(self) -> tuple[Column, Column]:
+        """Who was seen in which group: (groups, members), both int64 of shape (n,), each pair once
+        and sorted."""
+        width = max(1, len(self.names.members))
+        keys = np.unique(self.traffic["group"].astype(np.int64) * width + self.traffic["member"])
+        return keys // width, keys % width
+
+    def near(self, member: int) -> set[int]:
+        """Return the other members that share a group with this one."""
+        groups, members = self.memberships
+        shared = np.isin(groups, groups[members == member])
+        return set(members[shared].tolist()) - {member}
+
+    @functools.cached_property
     def step_ns(self) -> float:
         """Median over the members of the mean time of a step, in ns; 0 where unknown."""
         counted = self.times[self.times["steps"] > 0]

@@ -118,13 +118,26 @@ class Judge:
         }
         begun = tuple(verdict for key, verdict in told.items() if key not in self._told)
         cleared = tuple(
-            _ended(verdict, facts.window.start_ns)
+            dataclasses.replace(verdict, until_ns=self._end_ns(key, facts.window))
             for key, verdict in self._told.items()
             if key not in told
         )
+        self._forget_ended()
         self._told = told
         by_cost = sorted(told.values(), key=lambda one: -(one.cost_percent or 0.0))
-        return Judgement(tuple(by_cost), begun, cleared, tuple(abstained))
+        unmatched = facts.recent[-1].left_out
+        return Judgement(tuple(by_cost), begun, cleared, tuple(abstained), unmatched)
+
+    def _end_ns(self, key: Key, window: JobWindow) -> int:
+        """Return when a finding was over: at the first of the windows that no longer showed it."""
+        until = self._findings[key].until
+        return self._moments.get(-1 if until is None else until, (window.start_ns, -1))[0]
+
+    def _forget_ended(self) -> None:
+        for key, finding in list(self._findings.items()):
+            if finding.since is None and not finding.recently_shown:
+                del self._findings[key]
+                self._latest.pop(key, None)
 
     def _follow(self, key: Key, candidate: Candidate | None) -> None:
         finding = self._findings.setdefault(key, Finding())
@@ -132,9 +145,6 @@ class Judge:
         finding.add(self._number, candidate is not None, effect)
         if candidate is not None and candidate.ready_since is not None:
             finding.begin(candidate.ready_since, effect)
-        if finding.since is None and not finding.recently_shown:
-            del self._findings[key]
-            self._latest.pop(key, None)
 
     def _verdict(self, facts: Facts, candidate: Candidate, finding: Finding) -> Verdict:
         assert finding.since is not None
@@ -170,17 +180,7 @@ def _unseen(facts: Facts) -> list[Abstained]:
         else:
             reason = "no other rank holds its position; only a change would be seen"
         reasons.setdefault(reason, []).append(facts.member(member).rank)
-    found = [Abstained(tuple(sorted(ranks)), reason) for reason, ranks in reasons.items()]
-    incomplete = facts.recent[-1].incomplete
-    if incomplete:
-        groups = f"{incomplete} collectives could not be matched between the ranks of their group"
-        found.append(Abstained((), groups))
-    return found
-
-
-def _ended(verdict: Verdict, until_ns: int) -> Verdict:
-
-    return dataclasses.replace(verdict, until_ns=until_ns)
+    return [Abstained(tuple(sorted(ranks)), reason) for reason, ranks in reasons.items()]
 
 
 def _column_medians(values: Column) -> Column:

@@ -62,8 +62,8 @@ class Votes:
     votes: Column
     wait_ns: float
     """Mean over the members: how long they waited for others in these collectives."""
-    incomplete: int
-    """Collectives left out: not all members of their group were seen, or they do not match."""
+    left_out: int
+    """Collectives that could not be matched."""
     duration_ns: float
     """Time of the steps that the collectives belong to."""
 
@@ -172,13 +172,11 @@ def top_shares(windows: Sequence[Votes]) -> tuple[float, float]:
 
 def chain_of(culprit: int, late: Sequence[Late], window: JobWindow) -> list[int]:
     """Return the late members to which the culprit's delay is passed on, itself first."""
-    pairs = np.unique(window.traffic[["group", "member"]])
     chain = [culprit]
     others = {one.member for one in late} - {culprit}
     for member in chain:
-        groups = pairs["group"][pairs["member"] == member]
-        near = set(pairs["member"][np.isin(pairs["group"], groups)].tolist())
-        chain += sorted(others & near)
+        near = others & window.near(member)
+        chain += sorted(near)
         others -= near
     return chain
 

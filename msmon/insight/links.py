@@ -38,6 +38,7 @@ class SlowGroup:
 def slow_groups(window: JobWindow, matched: Matched) -> list[SlowGroup]:
     """Return the groups whose collectives take longer than those of their like."""
     times = _transfer_times(window, matched)
+    groups, members_of = window.memberships
     found: dict[int, SlowGroup] = {}
     for operation, size_class, members in np.unique(times[["operation", "size_class", "members"]]):
         alike = times[
@@ -55,7 +56,9 @@ def slow_groups(window: JobWindow, matched: Matched) -> list[SlowGroup]:
             before = found.get(group)
             if before is not None:
                 factor, excess = max(factor, before.factor), excess + before.excess_ns
-            found[group] = SlowGroup(group, factor, excess, _members_of(window, group))
+            found[group] = SlowGroup(
+                group, factor, excess, tuple(members_of[groups == group].tolist())
+            )
     worth = [one for one in found.values() if one.excess_ns >= LEAST_COST * window.step_ns]
     return sorted(worth, key=lambda one: -one.excess_ns)
 
@@ -90,8 +93,3 @@ def _transfer_times(window: JobWindow, matched: Matched) -> Column:
     times["per_step"] = counts / max(1, window.collective_steps)
     enough: Column = times[counts >= FEWEST_COLLECTIVES]
     return enough
-
-
-def _members_of(window: JobWindow, group: int) -> tuple[int, ...]:
-    traffic = window.traffic
-    return tuple(np.unique(traffic["member"][traffic["group"] == group]).tolist())

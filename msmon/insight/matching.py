@@ -55,7 +55,8 @@ def matched_collectives(window: JobWindow, same_position: Column) -> Matched:
     first = np.flatnonzero(_begins(rows))
     size = np.diff(np.append(first, len(rows)))
     several = size > 1
-    usable = several & (size == _members_of_groups(window)[rows["group"][first]])
+    members = np.bincount(window.memberships[0], minlength=len(window.names.groups))
+    usable = several & (size == members[rows["group"][first]])
     usable &= _end_together(rows, first, size, window.step_ns)
     kept = np.flatnonzero(np.repeat(usable, size))
     size = size[usable]
@@ -97,10 +98,3 @@ def _end_together(rows: Column, first: Column, size: Column, step_ns: float) -> 
     spread = np.maximum.reduceat(apart, first) - np.minimum.reduceat(apart, first)
     together: Column = spread <= max(MOST_APART_NS, MOST_APART_SHARE * step_ns)
     return together
-
-
-def _members_of_groups(window: JobWindow) -> Column:
-    """Return how many members each group has, as far as they were seen, shape (groups,)."""
-    pairs = np.unique(window.traffic[["group", "member"]])
-    members: Column = np.bincount(pairs["group"], minlength=len(window.names.groups))
-    return members

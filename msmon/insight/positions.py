@@ -50,19 +50,18 @@ def positions_of(window: JobWindow) -> Column:
 
 def same_position_groups(window: JobWindow, positions: Column) -> Column:
     """Return which groups have members of one position only: bool, shape (groups,)."""
-    pairs = np.unique(window.traffic[["group", "member"]])
+    group, member = window.memberships
     lowest = np.full(len(window.names.groups), np.iinfo(np.int64).max)
     highest = np.full(len(window.names.groups), -1)
-    np.minimum.at(lowest, pairs["group"], positions[pairs["member"]])
-    np.maximum.at(highest, pairs["group"], positions[pairs["member"]])
+    np.minimum.at(lowest, group, positions[member])
+    np.maximum.at(highest, group, positions[member])
     same: Column = (lowest == highest) & ~_passes_on(window)
     return same
 
 
 def _joined_by_groups(window: JobWindow, count: int) -> Column:
     """Return a label of each member: equal where groups say that the position is the same."""
-    pairs = np.unique(window.traffic[["group", "member"]])
-    group, member = pairs["group"].astype(np.int64), pairs["member"].astype(np.int64)
+    group, member = window.memberships
     passing = _passes_on(window)[group]
     pipeline = _components(group[passing], member[passing], count)
     joins_stages = _has_doubles(group, pipeline[member], len(window.names.groups))

@@ -86,3 +86,5 @@ class Judgement:
     begun: tuple[Verdict, ...] = ()
     cleared: tuple[Verdict, ...] = ()
     abstained: tuple[Abstained, ...] = ()
+    unmatched: int = 0
+    """Collectives of this window that could not be compared between the ranks of their group."""

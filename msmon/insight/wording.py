@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Iterable, Sequence
 
 from msmon.insight.job import Member
@@ -29,8 +30,12 @@ def member_text(member: Member) -> str:
 
 def since_text(since_ns: int, since_step: int) -> str:
     """Return "since 2026-12-01 14:02:11 (step 4120)"; without a step where steps are unknown."""
-    moment = datetime.datetime.fromtimestamp(since_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
-    return f"since {moment}" + (f" (step {since_step})" if since_step >= 0 else "")
+    return f"since {moment_text(since_ns)}" + (f" (step {since_step})" if since_step >= 0 else "")
+
+
+def moment_text(time_ns: int) -> str:
+    """Return a wall clock time as people here write it: "2026-12-01 14:02:11"."""
+    return datetime.datetime.fromtimestamp(time_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def cost_text(cost: float | None, waiting: int = 0) -> str:
@@ -52,7 +57,11 @@ def times(factor: float) -> str:
 
 
 def trace_command(members: Sequence[Member]) -> str:
-    """Return the command that traces these ranks for two steps, the first one's host named."""
+    """Return the command that traces these ranks for two steps, the first one's host named.
+
+    People copy it into a shell, so the host is quoted: it may come from a forged file.
+    """
     host = next((member.host for member in members if member.host), "")
     ranks = ",".join(str(member.rank) for member in members)
-    return f"msmon nputrace{f' --host {host}' if host else ''} --rank {ranks} --iterations 2"
+    where = f"--host {shlex.quote(host)} " if host else ""
+    return f"msmon nputrace {where}--rank {ranks} --iterations 2"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from fixtures.pipeline_job import PipelineJob
+from fixtures.pipeline_job import BASE_NS, PipelineJob
 
 from msmon.analysis.slow_ranks import SlowRanks, slow_ranks
 from msmon.analysis.steps import StepSource
 from msmon.commands.main import main
 from msmon.conversion.sources.search import find_sources
 from msmon.insight.verdict import Fault
+
+HOUR_NS = 3_600_000_000_000
 
 
 def judged(directory: Path) -> SlowRanks:
@@ -43,10 +48,8 @@ def test_a_long_stage_names_the_stage_and_no_rank(tmp_path):
 
 def test_a_slow_rank_in_a_job_with_a_long_stage(tmp_path):
     answer = judged(PipelineJob(stages=3, long_stages={2: 1.6}, slow={4: 1.3}).write(tmp_path))
-    assert {(verdict.kind, verdict.ranks) for verdict in answer.verdicts} >= {
-        (Fault.STAGE_IMBALANCE, ())
-    }
-    assert {verdict.ranks for verdict in answer.verdicts} <= {(), (4,)}
+    found = {(verdict.kind, verdict.ranks) for verdict in answer.verdicts + answer.minor}
+    assert found == {(Fault.STAGE_IMBALANCE, ()), (Fault.SLOW_DEVICE, (4,))}
 
 
 def test_a_healthy_job_gives_no_verdict(tmp_path):
@@ -67,7 +70,85 @@ def test_a_rank_without_a_file_is_named(tmp_path):
     next(directory.glob("*_1.jsonl")).unlink()
     answer = judged(directory)
     assert (1,) in [one.ranks for one in answer.abstained]
-    assert [verdict.ranks for verdict in answer.verdicts] == [(0,)]
+    (verdict,) = answer.verdicts
+    assert verdict.ranks == (0,)
+    assert "not seen: ranks 1; one of them may be later still" in verdict.evidence
+
+
+def test_steps_that_come_again_after_a_restart_count_once_and_are_told(tmp_path):
+    first = PipelineJob(slow={0: 1.5}).write(tmp_path)
+    for path in list(first.iterdir()):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line["startNs"] += HOUR_NS
+            line["endNs"] += HOUR_NS
+        after_restart = path.with_name(path.name.replace("msmonitor_1", "msmonitor_2"))
+        after_restart.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    answer = judged(first)
+    assert answer.steps == 40
+    assert answer.problems == [
+        "240 steps came again, as after a restart of the job; each number counts once"
+    ]
+    (verdict,) = answer.verdicts
+    assert verdict.effect == pytest.approx(1.5, rel=0.02)
+
+
+def test_a_slow_phase_is_over_when_it_ended_and_not_when_that_was_sure(tmp_path):
+    slow = PipelineJob(slow={0: 1.5}, steps=80).write(tmp_path / "slow")
+    well = PipelineJob(steps=320).write(tmp_path / "well")
+    for path in slow.iterdir():
+        after = (well / path.name).read_text().splitlines()
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        offset_ns = max(line["endNs"] for line in lines) - BASE_NS
+        for line in map(json.loads, after):
+            line["startNs"] += offset_ns
+            line["endNs"] += offset_ns
+            if line["kind"] == "Marker":
+                line["name"] = f"step {int(line['name'].split()[1]) + 80}"
+                line["id"] += 80
+            lines.append(line)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (verdict,) = judged(slow).verdicts
+    assert verdict.ranks == (0,)
+    assert verdict.until_ns == pytest.approx(BASE_NS + offset_ns, abs=15_000_000_000)
+
+
+def test_what_can_not_be_judged_is_counted(tmp_path):
+    directory = PipelineJob().write(tmp_path)
+    path = next(directory.glob("*_2.jsonl"))
+    line = json.loads(path.read_text().splitlines()[0])
+    with path.open("a") as file:
+        file.write(json.dumps({**line, "endNs": 2**64 - 1}) + "\n{torn\n")
+    problems = judged(directory).problems
+    assert "rank 2: 1 damaged parts were skipped" in problems
+    assert "rank 2: 1 records were left out, as their times are no times of a clock" in problems
+
+
+def test_more_ranks_than_open_files(tmp_path):
+    directory = PipelineJob(stages=2, data_parallel=16, steps=30).write(tmp_path)
+    command = [sys.executable, "-m", "msmon.commands.main", "analyze", "slow-ranks", str(directory)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ranks 0-31; 30 steps")
+
+
+def test_a_full_disk_for_temporary_files_is_an_error_that_says_so(tmp_path):
+    directory = PipelineJob().write(tmp_path)
+    command = [sys.executable, "-m", "msmon.commands.main", "analyze", "slow-ranks", str(directory)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000)),
+    )
+    assert done.returncode == 1
+    assert "set TMPDIR to a directory that has it" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_command_says_it_in_a_sentence_and_in_json(tmp_path, capsys):

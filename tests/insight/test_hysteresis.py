@@ -27,5 +27,10 @@ def test_it_ends_after_six_windows_well_below_where_it_began():
     assert shown(*[True] * 3, *[False] * 6).since is None
 
 
+def test_it_ended_with_the_first_of_the_windows_that_no_longer_showed_it():
+    assert shown(*[True] * 3, *[False] * 6).until == 3
+    assert shown(*[True] * 3, *[False] * 5).until is None
+
+
 def test_a_window_that_shows_it_again_starts_the_count_anew():
     assert shown(*[True] * 3, *[False] * 5, True, *[False] * 5).since == 0

@@ -25,7 +25,12 @@ def private_directory(parent: str) -> Iterator[str]:
     still there. Raises OSError, also where somebody has exchanged the directory at once.
     """
     made = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)  # mode 0700, a name nobody can guess
-    descriptor = os.open(made, _HOLD)
+    try:
+        descriptor = os.open(made, _HOLD)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.rmdir(made)
+        raise
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:

@@ -33,7 +33,11 @@ class Matching:
 
     def begin(self, paths: Sequence[Path]) -> None:
         """Match the collectives in the files of one launch. Nobody else may write them now."""
-        matched = self._matcher.submit(_match, list(paths))
+        try:
+            matched = self._matcher.submit(_match, list(paths))
+        except RuntimeError:  # this user may start no further thread
+            _match(paths)
+            return
         self._under_way.update(dict.fromkeys(paths, matched))
         self._is_new = True
 

@@ -195,3 +195,19 @@ def test_what_is_being_matched_is_finished_before_the_sink_closes(
     sink.commit()
     sink.close()
     assert unpaired(*paths) == PER_STEP
+
+
+def test_a_user_who_may_start_no_further_thread_has_his_collectives_matched_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    matched: list[Sequence[Path]] = []
+    monkeypatch.setattr(matching.ThreadPoolExecutor, "submit", refused)
+    monkeypatch.setattr(matching, "set_apart_unpaired", matched.append)
+    begun = matching.Matching()
+    begun.begin([tmp_path / "a.db"])
+    begun.wait_a_moment()
+    begun.close()
+    assert matched == [[tmp_path / "a.db"]]
