@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
@@ -53,16 +52,11 @@ class WindowMaker:
         self._plan = plan
         self._steps = steps
         self._names = JobNames()
-        self._operators: dict[tuple[str, bool], int] = {}
-        self._groups: dict[str, int] = {}
-        self._operations: dict[str, int] = {}
-        """Name → its place in ``names``."""
         self._parts = [_WindowParts() for _ in range(plan.windows)]
 
     def add(self, records: RankRecords) -> None:
         """Add a rank. Raises OSError when the temporary file can't grow."""
-        member = len(self._names.members)
-        self._names.members.append(records.member)
+        member = self._names.member(records.member)
         clock = RankClock(self._plan, self._steps.by_rank.get(records.rank))
         ids = self._ids(records)
         for number, rows in _by_window(records, clock, self._plan.windows):
@@ -113,11 +107,10 @@ class WindowMaker:
         ids = np.full((3, len(records.labels)), _NONE, np.int64)
         for place, label in enumerate(records.labels):
             if label.sort is Sort.COMMUNICATION:
-                ids[1, place] = _place_of(label.group, self._groups, names.groups)
-                ids[2, place] = _place_of(label.name, self._operations, names.operations)
+                ids[1, place] = names.group(label.group)
+                ids[2, place] = names.operation(label.name)
             elif label.name != OTHER:
-                key = (label.name, label.sort is Sort.HOST_CALL)
-                ids[0, place] = _place_of(key, self._operators, names.operators)
+                ids[0, place] = names.operator(label.name, label.sort is Sort.HOST_CALL)
         return _Ids(
             ids[0],
             ids[1],
@@ -130,16 +123,6 @@ class WindowMaker:
 
 _NONE = -1
 """In place of an operator, group or operation that a label has not."""
-
-Name = TypeVar("Name", bound=Hashable)
-
-
-def _place_of(name: Name, places: dict[Name, int], names: list[Name]) -> int:
-    """Return the place of a name in a table; a new one is added at the end."""
-    place = places.setdefault(name, len(names))
-    if place == len(names):
-        names.append(name)
-    return place
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ rows of different windows can be compared.
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -92,6 +94,42 @@ class JobNames:
     """(name, whether it runs on the host)."""
     groups: list[str] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._members = _places(self.members)
+        self._operators = _places(self.operators)
+        self._groups = _places(self.groups)
+        self._operations = _places(self.operations)
+
+    def member(self, member: Member) -> int:
+        """Return the place of a member; a new one is added at the end, as with all names."""
+        return _place_of(member, self._members, self.members)
+
+    def operator(self, name: str, on_host: bool) -> int:
+        """Return the place of an operator."""
+        return _place_of((name, on_host), self._operators, self.operators)
+
+    def group(self, name: str) -> int:
+        """Return the place of a group."""
+        return _place_of(name, self._groups, self.groups)
+
+    def operation(self, name: str) -> int:
+        """Return the place of an operation."""
+        return _place_of(name, self._operations, self.operations)
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def _places(names: list[Name]) -> dict[Name, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+def _place_of(name: Name, places: dict[Name, int], names: list[Name]) -> int:
+    place = places.setdefault(name, len(names))
+    if place == len(names):
+        names.append(name)
+    return place
 
 
 @dataclass(frozen=True)
