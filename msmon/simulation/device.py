@@ -6,6 +6,7 @@ started at different moments agree on step numbers and on when collectives end.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -30,6 +31,10 @@ STEP_NUMBERS = 1_000_000
 """Step numbers start again after so many, to stay readable."""
 
 
+_Variant = tuple[int, bool]
+"""Number of the variant of the step, and whether something is slow in it."""
+
+
 class SimulatedDevice:
     """One device with its recording thread, which runs between :meth:`start` and :meth:`stop`."""
 
@@ -52,9 +57,11 @@ class SimulatedDevice:
         self._kinds: frozenset[ActivityKind] = frozenset()
         self._disabled_domains: frozenset[str] = frozenset()
         self._pushed_ids: Mapping[int, int] = {}
-        self._records: dict[int, tuple[StepRecords, ...]] = {}
-        self._images: dict[int, StepImage] = {}
+        self._records: dict[_Variant, tuple[StepRecords, ...]] = {}
+        self._images: dict[_Variant, StepImage] = {}
         self._stamped_step = -1
+        self._faulty = True
+        """Whether the step of that number is one in which something is slow."""
         self._first_step = time.time_ns() // options.step_ns
         self._anchor_ns = 0
         """Wall clock at the time 0 of the monotonic clock, as it was when recording began. A device
@@ -164,11 +171,14 @@ class SimulatedDevice:
         self._ledger.dropped += records.size - count
 
     def _image_of(self, step: int) -> StepImage:
-        variant = step % VARIANTS
+        begins = step != self._stamped_step
+        if begins and self._options.fault_file:
+            self._faulty = os.path.exists(self._options.fault_file)
+        variant = step % VARIANTS, self._faulty
         image = self._images.get(variant)
         if image is None:
             image = self._images[variant] = self._new_image(variant)
-        if step != self._stamped_step:
+        if begins:
             self._stamped_step = step
             image.stamp(
                 origin_ns=step * self._options.step_ns,
@@ -178,9 +188,11 @@ class SimulatedDevice:
             )
         return image
 
-    def _new_image(self, variant: int) -> StepImage:
+    def _new_image(self, variant: _Variant) -> StepImage:
         if variant not in self._records:
-            timeline = Timeline(self._plan, self._options, self._rank, variant, self._process_id)
+            timeline = Timeline(
+                self._plan, self._options, self._rank, variant[0], self._process_id, variant[1]
+            )
             self._records[variant] = step_records(timeline)
         parts = [part for part in self._records[variant] if part.batch.kind in self._kinds]
         return StepImage(parts, self._disabled_domains, self._strings, self._ledger)

@@ -29,7 +29,8 @@ class SimulationOptions:
     ``slow_link`` is how many times as long the first all-reduce of every fourth step transfers.
     ``preload`` behaves as if libmspti.so were in LD_PRELOAD, ``lost_delivery_thread`` as on
     the starts where MSPTI loses that thread. ``ledger`` is a file for what was recorded, in
-    which ``{rank}`` stands for the rank.
+    which ``{rank}`` stands for the rank. With ``fault_file`` nothing is slow but while that file
+    exists; all ranks look at it when a step begins.
     """
 
     rate: float = 20_000.0
@@ -43,6 +44,7 @@ class SimulationOptions:
     preload: int = 0
     lost_delivery_thread: int = 0
     ledger: str = ""
+    fault_file: str = ""
 
     @property
     def step_ns(self) -> int:
@@ -73,6 +75,7 @@ _OPTIONS = {
         _option("preload", whole_number, 0, 1),
         _option("lost_delivery_thread", whole_number, 0, 1),
         _option("ledger", text_up_to(4096)),
+        _option("fault_file", text_up_to(4096)),
     )
 }
 

@@ -93,10 +93,12 @@ class Timeline:
         rank: SimulatedRank,
         variant: int,
         process_id: int,
+        faulty: bool = True,
     ) -> None:
+        """``faulty``: what the options say is slow, is slow."""
         self.plan = plan
         self.step_ns = options.step_ns
-        self.schedule: Schedule = schedule_step(plan, options, rank, variant)
+        self.schedule: Schedule = schedule_step(plan, options, rank, variant, faulty)
         self.device_id = rank.local_rank
         self.process_id = process_id
         kernels = len(self.schedule.kernel_start_ns)

@@ -9,6 +9,7 @@ the seed alone, so ranks agree without talking to each other.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -209,14 +210,20 @@ class Schedule:
 
 
 def schedule_step(
-    plan: StepPlan, options: SimulationOptions, rank: SimulatedRank, variant: int
+    plan: StepPlan,
+    options: SimulationOptions,
+    rank: SimulatedRank,
+    variant: int,
+    faulty: bool = True,
 ) -> Schedule:
-    """Place one variant of the step in time.
+    """Place one variant of the step in time; without ``faulty`` nothing is slow in it.
 
     Between two collectives lies a segment of kernels; what each rank needs for each segment
     says when it arrives at the collective, and the last arrival when all may leave.
     """
     slots_ns = _kernel_slots_ns(plan, options)
+    if not faulty:
+        options = dataclasses.replace(options, slow_rank=-1, slow_link=1.0)
     base_ns = np.bincount(plan.kernel_segments, slots_ns, minlength=len(plan.collectives))
     ranks_ns = base_ns * _segment_factors(options, rank.world_size, variant, len(base_ns))
     own_ns = ranks_ns[rank.rank]

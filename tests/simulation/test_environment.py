@@ -15,7 +15,7 @@ def test_one_takes_every_default() -> None:
 def test_every_option_is_read() -> None:
     text = (
         "rate=5e4,jitter=0.1,slow_rank=2,slow_factor=1.5,seed=7,step_ms=100,layers=8,"
-        "preload=1,lost_delivery_thread=1,ledger=/tmp/truth-{rank}.json"
+        "preload=1,lost_delivery_thread=1,ledger=/tmp/truth-{rank}.json,fault_file=/tmp/slow"
     )
     assert parse_simulation(text) == SimulationOptions(
         rate=50_000,
@@ -28,6 +28,7 @@ def test_every_option_is_read() -> None:
         preload=1,
         lost_delivery_thread=1,
         ledger="/tmp/truth-{rank}.json",
+        fault_file="/tmp/slow",
     )
 
 

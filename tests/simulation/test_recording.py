@@ -256,6 +256,28 @@ def test_ranks_agree_on_the_end_of_every_collective(read) -> None:
     assert common[0]
 
 
+def test_a_rank_is_slow_only_while_the_fault_file_exists(read, tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    text = f"rate=5000,step_ms=20,jitter=0,slow_rank=1,slow_factor=2,fault_file={fault}"
+    reader = read(text, rank=1, world_size=2)
+    reader.enable(ActivityKind.Kernel)
+
+    def kernel_ns() -> int:
+        """Return the time of all kernels of the last complete step."""
+        records = reader.records(ActivityKind.Kernel)
+        steps = records["start_ns"] // np.uint64(20_000_000)
+        last = records[steps == steps.max() - 1]
+        return int((last["end_ns"] - last["start_ns"]).sum())
+
+    reader.read_until(lambda: reader.count(ActivityKind.Kernel) > 200)
+    healthy_ns = kernel_ns()
+    fault.touch()
+    reader.read_until(lambda: kernel_ns() == pytest.approx(2 * healthy_ns, rel=0.01))
+    fault.unlink()
+    reader.read_until(lambda: kernel_ns() == pytest.approx(healthy_ns, rel=0.01))
+    reader.stop()
+
+
 def test_image_is_the_step_in_the_order_of_reporting() -> None:
     options, rank = parse_simulation("1"), SimulatedRank(0, 0, 1)
     timeline = Timeline(StepPlan(options), options, rank, variant=1, process_id=os.getpid())
