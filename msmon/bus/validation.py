@@ -70,19 +70,17 @@ def _make_checker_of_fields(cls: type[Any]) -> Checker:
         prefix = f"{place}." if place else ""
         if not isinstance(value, dict):
             raise _wrong(value, place, "a map")
-        for name in value:
-            if name not in checkers and not tolerant:
+        checked = {}
+        for name, item in value.items():
+            checker = checkers.get(name)
+            if checker is not None:
+                checked[name] = checker(item, prefix + name)
+            elif not tolerant:
                 raise UsageError(f"unknown field {f'{prefix}{name}'[:80]!r}")
         for name in required:
-            if name not in value:
+            if name not in checked:
                 raise UsageError(f"field '{prefix}{name}' is missing")
-        return cls(
-            **{
-                name: checkers[name](item, f"{prefix}{name}")
-                for name, item in value.items()
-                if name in checkers
-            }
-        )
+        return cls(**checked)
 
     return check
 

@@ -19,9 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 def require_room(process: Process, streams: Iterable[Stream]) -> None:
-    """Raise CommandRefused where a process has too many open ones among all streams."""
-    running = [item for item in streams if item.process is process and not item.closed]
-    if len(running) >= MAX_OPEN_SESSIONS_PER_PROCESS:
+    """Raise CommandRefused where a process has too many open ones among its streams."""
+    if sum(not item.closed for item in streams) >= MAX_OPEN_SESSIONS_PER_PROCESS:
         raise CommandRefused(f"{process.label} has too many open sessions")
 
 

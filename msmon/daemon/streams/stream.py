@@ -89,6 +89,11 @@ class Stream:
         return owner_of(self.process.peer)
 
     @property
+    def is_written(self) -> bool:
+        """Whether it has ended and its outputs hold all of it."""
+        return self.closed and self.safe_seq >= self.last_seq
+
+    @property
     def final_counts(self) -> Counts | None:
         """What its agent counted when it ended; None where that is not known."""
         return self.end.counts if self.end is not None and self.end.counts != Counts() else None

@@ -10,7 +10,6 @@ keeps something of it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -25,7 +24,9 @@ from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.process import Process
 from msmon.daemon.streams.admission import approved_settings, require_room, take_share
+from msmon.daemon.streams.awaited import Awaited
 from msmon.daemon.streams.from_wire import delivery_of
+from msmon.daemon.streams.known_streams import KnownStreams
 from msmon.daemon.streams.losses import (
     MAX_REFUSED_PER_PROCESS,
     StreamMessage,
@@ -33,7 +34,6 @@ from msmon.daemon.streams.losses import (
     lost_in,
     refused_in,
 )
-from msmon.daemon.streams.openings import Openings
 from msmon.daemon.streams.running_windows import RunningWindows
 from msmon.daemon.streams.stream import Stream, daemon_id
 from msmon.errors import CommandRefused, MsmonError
@@ -48,8 +48,6 @@ from msmon.sessions import (
 )
 
 _log = logging.getLogger(__name__)
-
-WRITTEN_POLL_S = 0.02
 
 
 class Streams:
@@ -78,8 +76,9 @@ class Streams:
         self._on_loop = on_loop
         self._grace_s = grace_s
         self._keep_closed_s = keep_closed_s
-        self._streams: dict[str, Stream] = {}
-        self._openings = Openings()
+        self._streams = KnownStreams()
+        self._openings: Awaited[OpenAnswer] = Awaited()
+        self._writings: Awaited[bool] = Awaited()
         self._windows = RunningWindows(self._shares)
 
     def get(self, session_id: str) -> Stream | None:
@@ -155,9 +154,9 @@ class Streams:
             self._acknowledge(process, message.session_id, max(stream.safe_seq, 1))
             return
         try:
-            require_room(process, self._streams.values())
+            require_room(process, self._streams.of_process(process))
             settings = message.settings.checked()
-            take_share(process.peer.owner, self._shares, self._streams.values(), self._forget)
+            take_share(process.peer.owner, self._shares, self._streams, self._forget)
         except MsmonError as error:
             self._refuse(process, message.session_id, message.start_ns, error.message)
             return
@@ -167,8 +166,7 @@ class Streams:
             session_id, process.info, settings, message.start_ns, process.peer.owner
         )
         stream = Stream(session, process, message.session_id, problem=problem)
-        self._streams[session_id] = stream
-        process.session_id = session_id
+        self._streams.add(stream)
         self._open(stream)
 
     def _refuse(self, process: Process, agent_id: str, start_ns: int, reason: str) -> None:
@@ -178,16 +176,13 @@ class Streams:
         """
         owner, session_id = process.peer.owner, daemon_id(process.peer, agent_id)
         _log.error("%s: session refused: %s", process.label, reason, extra={"owner": owner})
-        of_process = [
-            item for item in self._streams.values() if item.refused and item.process is process
-        ]
-        if len(of_process) >= MAX_REFUSED_PER_PROCESS:
-            self._forget(of_process[0])
+        refused = [item for item in self._streams.of_process(process) if item.refused]
+        if len(refused) >= MAX_REFUSED_PER_PROCESS:
+            self._forget(refused[0])
         session = SessionInfo(session_id, process.info, MonitorSettings(), start_ns, owner)
         stream = Stream(session, process, agent_id, problem=reason, closed=True, refused=True)
         stream.closed_s = time.monotonic()
-        self._streams[session_id] = stream
-        process.session_id = session_id
+        self._streams.add(stream)
         self._opened(stream, CommandRefused(f"the daemon refused the session: {reason}"))
 
     def _open(self, stream: Stream) -> None:
@@ -244,6 +239,11 @@ class Streams:
         if stream is not None and seq > stream.safe_seq:
             stream.safe_seq = seq
             self._acknowledge(stream.process, stream.agent_id, seq)
+            self._tell_if_written(stream)
+
+    def _tell_if_written(self, stream: Stream) -> None:
+        if stream.is_written:
+            self._writings.tell(stream.session.session_id, True)
 
     async def opened(self, session_id: str, timeout_s: float) -> OpenAnswer | None:
         """Wait until it is known which files a session writes; None when it takes too long.
@@ -257,13 +257,10 @@ class Streams:
 
     async def written(self, session_id: str, timeout_s: float) -> bool:
         """Wait until a session has ended and its outputs hold all of it; False: not in time."""
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            stream = self._streams.get(session_id)
-            if stream is not None and stream.closed and stream.safe_seq >= stream.last_seq:
-                return True
-            await asyncio.sleep(WRITTEN_POLL_S)
-        return False
+        stream = self._streams.get(session_id)
+        if stream is not None and stream.is_written:
+            return True
+        return await self._writings.wait(session_id, timeout_s) is not None
 
     def expire(self, now_s: float) -> None:
         """Close the sessions of processes gone for the grace; forget those long closed.
@@ -271,7 +268,7 @@ class Streams:
         Outputs that hold up others are left behind.
         """
         self._outputs.check(now_s)
-        for stream in list(self._streams.values()):
+        for stream in self._streams:
             process = stream.process
             if stream.closed:
                 if now_s - stream.closed_s > self._keep_closed_s:
@@ -282,7 +279,7 @@ class Streams:
     def _forget(self, stream: Stream) -> None:
         """Release all that is kept of a session, and its place in the owner's share."""
         session_id = stream.session.session_id
-        del self._streams[session_id]
+        self._streams.remove(stream)
         if stream.refused:
             return
         self._shares.give_back(stream.process.peer.owner, Resource.SESSIONS)
@@ -293,20 +290,20 @@ class Streams:
         """Return the streams whose process vanished with them."""
         return [
             stream
-            for stream in self._streams.values()
+            for stream in self._streams
             if stream.lost or not (stream.closed or stream.process.is_there)
         ]
 
     def end_replaced(self, process: Process) -> None:
         """Close what a process has open whose program was replaced by another one (``execv``)."""
         now_s = time.monotonic()
-        for stream in self._streams.values():
-            if stream.process is process and not stream.closed:
+        for stream in self._streams.of_process(process):
+            if not stream.closed:
                 self._close_for(stream, now_s, REPLACED_END)
 
     def close_lost(self) -> None:
         """Close the sessions of all processes that are gone, whatever the grace."""
-        for stream in self._streams.values():
+        for stream in self._streams:
             if not stream.closed and not stream.process.is_there:
                 self._close_lost(stream, time.monotonic())
 
@@ -329,3 +326,4 @@ class Streams:
             self._outputs.put(dataclasses.replace(stream.so_far, seq=stream.last_seq))
             self._windows.forget(stream)
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
+        self._tell_if_written(stream)
