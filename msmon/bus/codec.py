@@ -222,7 +222,9 @@ def _version_of(header: dict[str, Any], sender: str, receiver: str) -> tuple[int
     if (
         not isinstance(version, list)
         or len(version) != 2
-        or not all(type(number) is int and number >= 0 for number in version)
+        or type(version[0]) is not int
+        or type(version[1]) is not int
+        or min(version) < 0
     ):
         raise UsageError("field 'v' is not a protocol version")
     major, minor = version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from dataclasses import dataclass
 
@@ -62,9 +63,9 @@ class Process:
         """Whether it lives, as far as anybody can see."""
         return self.life in (Life.LIVE, Life.SILENT)
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
-        """Text that no other registered process shares."""
+        """Text that no other registered process shares. It stays as long as the process."""
         return key_of(self.peer, self.info, self.carrier)
 
     @property

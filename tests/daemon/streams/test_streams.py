@@ -465,3 +465,27 @@ def test_the_end_of_a_session_ends_it_even_if_it_cannot_be_read(setting):
 )
 def test_what_has_no_place_in_a_stream_is_no_loss(header):
     assert unreadable(header, (), "damaged") is None
+
+
+def test_whoever_waits_for_the_end_of_a_session_hears_of_it_once_all_is_written(setting):
+    process = setting.process()
+
+    async def scenario() -> tuple[bool, bool]:
+        setting.take(process, opened(), SessionClosed("s", 2, SessionEnd(9, "stopped")))
+        waiting = asyncio.ensure_future(setting.streams.written("s", 10.0))
+        early = await setting.streams.written("s", 0.0)
+        setting.streams.committed("s", 2)
+        return early, await waiting
+
+    assert asyncio.run(scenario()) == (False, True)
+
+
+def test_the_sessions_of_others_do_not_count_where_a_process_opens_one(setting):
+    for pid in range(2 * MAX_OPEN_SESSIONS_PER_PROCESS):
+        setting.take(setting.process(pid=pid), SessionOpened(f"s{pid}", 1, MonitorSettings(), 5))
+    one = setting.process(pid=99)
+    for number in range(MAX_OPEN_SESSIONS_PER_PROCESS + 1):
+        setting.take(one, SessionOpened(f"own{number}", 1, MonitorSettings(), 5))
+    names = [call.session.session_id for call in setting.outputs.calls if isinstance(call, Opened)]
+    assert len([name for name in names if name.startswith("own")]) == MAX_OPEN_SESSIONS_PER_PROCESS
+    assert setting.streams.get(f"own{MAX_OPEN_SESSIONS_PER_PROCESS}").refused
