@@ -38,12 +38,14 @@ from msmon.bus.messages import (
     MonitorRequest,
     Records,
     Refused,
+    Reply,
     Selection,
     SessionClosed,
     SessionNote,
     SessionOpened,
     Status,
     StatusRequest,
+    TraceRequest,
     VersionRequest,
 )
 from msmon.errors import MsmonError
@@ -102,6 +104,8 @@ class Peer:
         while self.socket.poll(max(0, int(1000 * (end_s - time.monotonic())))):
             message = decode(self.socket.recv_multipart()).message
             reason = message.reason if isinstance(message, Refused) else ""
+            if isinstance(message, Reply):
+                reason = "; ".join([message.text, *(row.text for row in message.answer_rows)])
             words.append(f"{message.TYPE} {reason}".strip())
         return words
 
@@ -183,6 +187,34 @@ def command(pid: str) -> list[str]:
         *peer.ask(MonitorRequest("stop", {}, Selection(pids=[int(pid)]))),
         *peer.ask(MonitorRequest("update", {"filter": "Kernel:x"}, Selection(pids=[int(pid)]))),
     ]
+
+
+def order_trace(pid: str, path: str) -> list[str]:
+    """Order a trace of the victim's process into a place of the attacker's choice."""
+    fields = {"iterations": 1, "log_file": path}
+    selection = Selection(pids=[int(pid)])
+    return [
+        *Peer().ask(TraceRequest("start", fields, selection)),
+        *Peer().ask(TraceRequest("cancel", {}, selection)),
+    ]
+
+
+def exhaust_processes() -> list[str]:
+    """Make as many processes as the limit allows, and then record with an export."""
+    peer = Peer()
+    resource.setrlimit(resource.RLIMIT_NPROC, (64, 64))
+    end, begin = os.pipe()
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            if os.fork() == 0:
+                os.close(begin)
+                os.read(end, 1)  # until the attacker has ended
+                os._exit(0)
+    said = peer.ask(Hello("1", "agent", own()))
+    for number in seconds():
+        settings = MonitorSettings(log_file="/tmp", kinds="Kernel")
+        said += peer.ask(SessionOpened(f"{number:032x}", 1, settings, time.time_ns()))
+    return said[:20]
 
 
 # --- floods -----------------------------------------------------------------------------------
@@ -341,7 +373,8 @@ def claim_routing_ids() -> list[str]:
 ATTACKS: dict[str, Callable[..., list[str]]] = {
     function.__name__: function
     for function in (
-        *(claim, keep_claiming, speak_for, command, flood_hellos, flood_sessions, flood_notes),
+        *(claim, keep_claiming, speak_for, command, order_trace, exhaust_processes),
+        *(flood_hellos, flood_sessions, flood_notes),
         *(flood_heartbeats, flood_requests, flood_status, flood_versions, flood_refused),
         *(flood_rubbish, huge_messages, forge_log_lines, connect_many, half_handshakes),
         claim_routing_ids,

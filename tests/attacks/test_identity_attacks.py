@@ -32,6 +32,16 @@ def test_nobody_commands_the_process_of_another(victim, attack, role):
         attack("command", victim.rank.pid, role=role)
 
 
+@pytest.mark.parametrize("role", ["", "agent", "viewer"])
+def test_nobody_has_the_process_of_another_traced(victim, attack, role, tmp_path):
+    with victim.recording():
+        said = attack("order_trace", victim.rank.pid, tmp_path / "traces", role=role)
+    answers = [word for word in said if word.startswith(("reply", "refused"))]
+    assert len(answers) == 2
+    assert all("belongs to uid" in word or "may not send" in word for word in answers)
+    assert not (tmp_path / "traces").exists()
+
+
 def test_a_name_forges_no_line_of_the_log(victim, attack):
     with victim.recording():
         attack("forge_log_lines")

@@ -21,6 +21,16 @@ class HostEnded(SinkError):
         self.hung = hung
 
 
+class NoThread(SinkError):
+    """The thread of an output can't be started: the daemon has as many as the system allows."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__(
+            f"output {output} can't be started: the daemon may make no more threads",
+            "end some processes of the daemon's user, or raise the limit (ulimit -u, TasksMax)",
+        )
+
+
 class SinkHost(Protocol):
     """A place where one sink lives. All but ``kill`` is called from the output's thread."""
 

@@ -25,7 +25,7 @@ from msmon.bus.rows import EXPORT_OWNER, OutputRow
 from msmon.daemon.access.owners import Owner
 from msmon.daemon.outputs.delivery import BatchDelivery, ExportCheck, WindowDelivery
 from msmon.daemon.outputs.export_roots import ExportRoots
-from msmon.daemon.outputs.hosts import SinkHost, ThreadHost
+from msmon.daemon.outputs.hosts import NoThread, SinkHost, ThreadHost
 from msmon.daemon.outputs.lag import FIRST_RETRY_S
 from msmon.daemon.outputs.output_session import OutputSession
 from msmon.daemon.outputs.process import ProcessHost
@@ -101,7 +101,8 @@ class Output(SessionQueue):
                 answer = error if isinstance(error, MsmonError) else SinkError(str(error))
             done(answer)
 
-        self._later(carry_out)
+        if not self._later(carry_out):
+            done(NoThread(self.name))
 
     def warn_of_open_directory(self) -> None:
         """Log where others could change the directory that this output was told to write in."""
@@ -118,7 +119,8 @@ class Output(SessionQueue):
 
     def forget(self, session_id: str) -> None:
         """Release all that is known of a session that was closed; nothing of it comes again."""
-        self._later(lambda: self._writer.forget(session_id))
+        if not self._later(lambda: self._writer.forget(session_id)):
+            self._writer.forget(session_id)  # nobody else touches the writer
 
     def status(self) -> OutputRow:
         """Return what ``status`` tells of this output."""
@@ -163,12 +165,26 @@ class Output(SessionQueue):
         self.begin_close(time.monotonic() + timeout_s)
         self.join()
 
-    def _wake(self) -> None:
+    def try_again(self) -> None:
+        """Start the thread if something waits for it, and none could be started before."""
+        with self.changed:
+            if self._thread is not None:
+                return
+            for session in self.sessions.values():
+                if session.pending:
+                    self.schedule(session)
+
+    def _wake(self) -> bool:
         if self._thread is None and self.deadline_s is None:
             name = f"output-{self.name}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # as many threads and processes as the system allows
+                return False
+            self._thread = thread
         self.changed.notify()
+        return True
 
     # --- the output's thread --------------------------------------------------------------
 

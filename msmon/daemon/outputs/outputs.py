@@ -153,8 +153,11 @@ class Outputs:
     def check(self, now_s: float) -> None:
         """Leave outputs behind that hold up the others of a session; ``now_s`` is monotonic.
 
-        Called again and again. See :mod:`lag <msmon.daemon.outputs.lag>`.
+        Outputs that could not be started are tried again. Called again and again.
+        See :mod:`lag <msmon.daemon.outputs.lag>`.
         """
+        for output in self._all():
+            output.try_again()
         with self._lock:
             routes = [item for item in self._routes.items() if len(item[1]) > 1]
         for session_id, outputs in routes:

@@ -28,8 +28,8 @@ from msmon.daemon.outputs.child import Beginning
 from msmon.daemon.outputs.child_answers import Channel, Done, Failed, Keep, Logged, decode
 from msmon.daemon.outputs.delivery import Answer, ExportCheck, Forgetting, Opening, Request
 from msmon.daemon.outputs.hosts import HostEnded
-from msmon.daemon.outputs.rights import Limits, rights_for
-from msmon.errors import MsmonError
+from msmon.daemon.outputs.rights import Limits, Rights, rights_for
+from msmon.errors import MsmonError, SinkError
 from msmon.sinks.base import Progress, Sink
 
 CALL_LIMIT_S = 30.0
@@ -143,33 +143,31 @@ class ProcessHost:
     # --- the process ----------------------------------------------------------------------
 
     def _start(self) -> None:
+        """Start the process, and have it take its rights on.
+
+        Raises SinkError, also where it can't begin. Example: the user has as many processes as
+        RLIMIT_NPROC allows.
+        """
         rights = rights_for(self._owner) if self._owner is not None else None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # -I: neither the environment nor the working directory says what is imported
-            isolated = ["-I"] if rights is not None else []
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, *isolated, "-c", _BOOT),
-                    *(str(theirs.fileno()), json.dumps(_import_path())),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None if rights is None else subprocess.DEVNULL,
-                env=_environment() if rights is not None else None,
-                cwd="/",
-                start_new_session=True,
-            )
-        self._channel = Channel(ours)
-        self._progress = {}
-        self.generation += 1
-        beginning = Beginning(self._class_path, self._options, rights, self._limits, os.getpid())
         try:
+            self._child, self._channel = _spawned(rights)
+            self._progress = {}
+            self.generation += 1
+            beginning = Beginning(
+                self._class_path, self._options, rights, self._limits, os.getpid()
+            )
             self._call(beginning, START_LIMIT_S)
-        except Exception:
+        except Exception as error:
             self._end()
-            raise
+            if not isinstance(error, OSError):
+                raise
+            whose = "" if self._owner is None else f" of {self._owner.name}"
+            reason = error.strerror or str(error)
+            raise SinkError(
+                f"the process of output {self._name}{whose} can't be started: {reason}",
+                "if there are too many processes, end some or raise the limit (ulimit -u, "
+                "TasksMax); what waits is written then",
+            ) from error
 
     def _call(self, message: Request | Beginning, limit_s: float) -> Answer:
         channel, until_s = self._channel, time.monotonic() + limit_s
@@ -229,6 +227,30 @@ class ProcessHost:
             code = child.wait(_REAP_S)
             return f"signal {-code}" if code < 0 else f"exit code {code}"
         return "it hangs in the kernel"  # and goes when its call returns
+
+
+def _spawned(rights: Rights | None) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Return a new process that waits for its ``Beginning``, and the way to it. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as unless_started, theirs:
+        unless_started.enter_context(ours)
+        # -I: neither the environment nor the working directory says what is imported
+        isolated = ["-I"] if rights is not None else []
+        child = subprocess.Popen(
+            [
+                *(sys.executable, *isolated, "-c", _BOOT),
+                *(str(theirs.fileno()), json.dumps(_import_path())),
+            ],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if rights is None else subprocess.DEVNULL,
+            env=_environment() if rights is not None else None,
+            cwd="/",
+            start_new_session=True,
+        )
+        unless_started.pop_all()
+    return child, Channel(ours)
 
 
 def _import_path() -> list[str]:

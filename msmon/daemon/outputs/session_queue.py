@@ -26,6 +26,7 @@ from msmon.daemon.outputs.delivery import (
     Closing,
     Delivery,
 )
+from msmon.daemon.outputs.hosts import NoThread
 from msmon.daemon.outputs.lag import HOLD_UP_S
 from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession, skipped
 from msmon.sessions import Drops, DropStage, SessionInfo
@@ -80,8 +81,11 @@ class SessionQueue(abc.ABC):
         self._held_by_owner: dict[str, int] = {}
 
     @abc.abstractmethod
-    def _wake(self) -> None:
-        """Have the thread look at what is due; the lock is held."""
+    def _wake(self) -> bool:
+        """Have the thread look at what is due; the lock is held.
+
+        False where there is no thread, and none can be started.
+        """
 
     def count_against(self, shares: Shares) -> None:
         """Count what is queued and written against its owners' shares, from now on."""
@@ -97,7 +101,10 @@ class SessionQueue(abc.ABC):
             )
             known.answer = answer
             known.closing_at_s = 0.0  # its end, if that is still to be written, was not the last
-            self.schedule(known, _AT_ONCE_S)
+            if self.schedule(known, _AT_ONCE_S):
+                return
+            known.answer = None
+        answer(NoThread(self.name))
 
     def put(self, delivery: Delivery) -> None:
         """Queue a delivery. A batch or window that does not fit is dropped and counted."""
@@ -244,23 +251,33 @@ class SessionQueue(abc.ABC):
         """When the next session is due (monotonic), None: nothing is; the lock is held."""
         return min((sessions[0][0] for sessions in self._due.values()), default=None)
 
-    def _later(self, errand: Callable[[], None]) -> None:
+    def _later(self, errand: Callable[[], None]) -> bool:
+        """Have the thread run an errand. False, and nothing is kept, where there is no thread."""
         with self.changed:
             self.errands.append(errand)
-            self._wake()
+            if self._wake():
+                return True
+            self.errands.pop()
+            return False
 
-    def schedule(self, session: OutputSession, due_s: float | None = None) -> None:
+    def schedule(self, session: OutputSession, due_s: float | None = None) -> bool:
         """Have the thread look at a session at ``due_s`` (monotonic), None: now; lock held.
 
         Now is a time as well, and no earlier one: a session that is tried again after an error
-        would never get its turn otherwise, while others keep the output busy.
+        would never get its turn otherwise, while others keep the output busy. False where there is
+        no thread: the next delivery, or ``Output.try_again``, tries it again.
         """
-        if not session.scheduled:
-            session.scheduled = True
-            when_s = time.monotonic() if due_s is None else due_s
-            due = self._due.setdefault(session.owner.name, [])
-            heapq.heappush(due, (when_s, next(self._order), session))
-            self._wake()
+        if session.scheduled:
+            return True
+        session.scheduled = True
+        when_s = time.monotonic() if due_s is None else due_s
+        due = self._due.setdefault(session.owner.name, [])
+        heapq.heappush(due, (when_s, next(self._order), session))
+        if self._wake():
+            return True
+        session.scheduled = False
+        self._due.clear()  # it was the only one: nothing is scheduled without a thread
+        return False
 
     def next_due(self, now_s: float) -> OutputSession | None:
         """Take the next session whose time has come, of another owner if there is one; lock held.
