@@ -33,7 +33,6 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-_BROKEN_HANDSHAKES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _MONITOR = "inproc://msmon-daemon-connections"
 
 GROWTH_LIMIT_BYTES = 256 << 20
@@ -96,11 +95,22 @@ class Connections:
                 self._add(descriptor, self._now_s)
             elif event["event"] == zmq.EVENT_DISCONNECTED:
                 self._forget(descriptor)
-            elif event["event"] in _BROKEN_HANDSHAKES:
-                url = event["endpoint"].decode("utf-8", "replace")
-                self.cut_off += 1
-                _log.warning("a connection to %s broke off in the handshake", url)
+            else:
+                self._note_broken_handshake(event["event"], event["endpoint"])
         return True
+
+    def _note_broken_handshake(self, event: int, endpoint: bytes) -> None:
+        """Count a connection that ended in the handshake; warn where the peer did something wrong.
+
+        One that only leaves is no reason to worry. Examples: ``msmon doctor`` asks who listens, a
+        balancer looks whether the port is open.
+        """
+        self.cut_off += 1
+        url = endpoint.decode("utf-8", "replace")
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            _log.warning("a connection to %s broke the rules of the handshake", url)
+        else:
+            _log.debug("a connection to %s ended before its handshake", url)
 
     def _add(self, descriptor: int, now_s: float) -> Connection:
         """Note a new connection. Hang up if its owner has too many, or all together are."""

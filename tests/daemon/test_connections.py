@@ -13,6 +13,7 @@ from ports import free_port
 
 from msmon.bus import sockets
 from msmon.bus.codec import decode, encode
+from msmon.bus.greeting import offered_mechanism
 from msmon.bus.keys import KeyPair, key_file_text, write_new
 from msmon.bus.messages import Hello, StatusRequest
 from msmon.daemon.access.shares import LIMITS, Resource
@@ -162,3 +163,26 @@ def test_a_message_that_never_ends_does_not_fill_the_memory(daemon, agent, wait_
     assert "no whole message while memory grew" in daemon.log.read_text()
     assert honest.welcomes == 1
     assert daemon.row(11).state == "idle"
+
+
+def refused(daemon) -> int:
+    return daemon.ask(StatusRequest()).daemon.refused_messages
+
+
+def test_who_leaves_before_the_handshake_is_counted_without_a_warning(daemon, wait_for):
+    daemon.start()
+    path = str(daemon.runtime / "daemon.sock")
+    with socket.socket(socket.AF_UNIX) as asking:  # as msmon doctor asks who listens
+        asking.connect(path)
+    assert offered_mechanism(f"ipc://{path}") == "CURVE"
+    wait_for(lambda: refused(daemon) == 2, "both are counted")
+    assert "WARNING" not in daemon.log.read_text()
+
+
+def test_who_breaks_the_rules_of_the_handshake_is_warned_of(daemon, wait_for):
+    daemon.start()
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(daemon.runtime / "daemon.sock"))
+        stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE".ljust(23, b"\0") + bytes(32))
+        stranger.sendall(bytes([0x04, 0x06]) + b"\x05READY")
+        wait_for(lambda: "broke the rules" in daemon.log.read_text(), "it is warned of")
