@@ -34,7 +34,10 @@ LAUNCHERS = (
 
 
 def registered(surroundings: Surroundings) -> Finding:
-    """Report the processes that are registered with the daemon, and apart those that are gone."""
+    """Report the processes that are registered with the daemon, and apart those that are gone.
+
+    A process that can't be monitored says so when it registers, before anybody starts a session.
+    """
     check = "ranks"
     reply = surroundings.reply
     if reply is None:
@@ -55,6 +58,10 @@ def registered(surroundings: Surroundings) -> Finding:
     if any(row.state == ProcessState.LOST for row in gone):
         remedy = "a lost one was killed or cut off; if it should still run, see the job's own log"
         return warn(check, count, remedy, *lines)
+    unfit = [row for row in live if row.problem and not row.session_id]
+    if unfit:
+        remedy = "remove the cause that each one names; what the environment says needs a restart"
+        return warn(check, f"{count}, {len(unfit)} of them with a problem", remedy, *lines)
     return ok(check, count, *lines)
 
 
@@ -66,9 +73,10 @@ def _counts(rows: Sequence[StatusRow], state: ProcessState) -> list[str]:
 def _row_line(row: StatusRow) -> str:
     container = f" in {row.container[:20]}" if row.container else ""
     waits = f" for {', '.join(map(str, row.waits_for))}, which train" if row.waits_for else ""
+    problem = "" if row.session_id else "; ".join(map(str.strip, row.problem.splitlines()))
     return (
         f"rank {row.rank}: {row.host}:{row.pid}{container}, "
-        f"{row.framework or 'no framework'}, {row.state}{waits}"
+        f"{row.framework or 'no framework'}, {row.state}{waits}{problem and f'; {problem}'}"
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msmon.errors import LibraryUnavailable
 from msmon.ffi import library
 from msmon.ffi.mspti import Mspti
+from msmon.settings.simulation import simulation_of
 
 if TYPE_CHECKING:
     from msmon.recording.recorder import Recorder
@@ -28,8 +29,14 @@ def is_simulated(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def describe(environ: Mapping[str, str] = os.environ) -> str:
-    """Say which library a recording would use. Raises LibraryUnavailable when there is none."""
-    return "simulated" if is_simulated(environ) else str(library.locate(environ))
+    """Say which library a recording would use.
+
+    Raises LibraryUnavailable when there is none, and UsageError for a wrong MSMON_SIMULATE.
+    """
+    if not is_simulated(environ):
+        return str(library.locate(environ))
+    simulation_of(environ)
+    return "simulated"
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Mspti:

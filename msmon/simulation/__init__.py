@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from msmon.simulation.environment import SimulatedRank, SimulationOptions, parse_simulation
+from msmon.settings.simulation import SimulatedRank, SimulationOptions, parse_simulation
 from msmon.simulation.mspti import SimulatedMspti, load_simulated
 from msmon.simulation.step import OperatorKey, OperatorTotals, expected_step
 

@@ -16,8 +16,8 @@ import numpy as np
 from msmon.records.batch import Column
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
+from msmon.settings.simulation import SimulatedRank, SimulationOptions
 from msmon.simulation.buffers import ActivityBuffers
-from msmon.simulation.environment import SimulatedRank, SimulationOptions
 from msmon.simulation.image import CStrings, StepImage
 from msmon.simulation.ledger import Ledger
 from msmon.simulation.step import step_records

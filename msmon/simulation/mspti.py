@@ -13,21 +13,19 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msmon.errors import UsageError
 from msmon.ffi.codes import Result
 from msmon.ffi.mspti import Mspti
 from msmon.ffi.prototypes import FUNCTIONS
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import PRELOAD_KINDS
-from msmon.simulation.buffers import ActivityBuffers
-from msmon.simulation.device import SimulatedDevice
-from msmon.simulation.environment import (
-    VARIABLE,
+from msmon.settings.simulation import (
     SimulatedRank,
     SimulationOptions,
-    parse_simulation,
+    simulation_of,
 )
+from msmon.simulation.buffers import ActivityBuffers
+from msmon.simulation.device import SimulatedDevice
 from msmon.simulation.ledger import Ledger
 
 MAX_DOMAIN_BYTES = 254
@@ -237,11 +235,7 @@ def load_simulated(environ: Mapping[str, str]) -> Mspti:
 
     Raises UsageError naming the option or variable that is wrong.
     """
-    options = parse_simulation(environ.get(VARIABLE, "1"))
-    directory = os.path.dirname(options.ledger) or "."
-    if options.ledger and not os.access(directory, os.W_OK):
-        raise UsageError(f"{VARIABLE}: ledger: {directory!r} is no directory to write to")
-    rank = SimulatedRank.from_environment(environ)
+    options, rank = simulation_of(environ)
     simulation = SimulatedMspti(options, rank, environ.get("LD_PRELOAD", ""))
     _loaded.append(simulation)
     atexit.register(simulation.close)

@@ -12,7 +12,7 @@ import numpy as np
 
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import API_KINDS
-from msmon.simulation.environment import SimulatedRank, SimulationOptions
+from msmon.settings.simulation import SimulatedRank, SimulationOptions
 from msmon.simulation.step_markers import marker_records
 from msmon.simulation.step_records import (
     call_records,

@@ -14,7 +14,7 @@ import numpy as np
 from msmon.records.batch import Batch, Column
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.simulation.environment import SimulatedRank, SimulationOptions
+from msmon.settings.simulation import SimulatedRank, SimulationOptions
 from msmon.simulation.workload import DEVICE_START, Schedule, StepPlan, schedule_step
 
 COMPUTE_STREAM = 2

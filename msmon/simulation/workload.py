@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.records.batch import Column
-from msmon.simulation.environment import SimulatedRank, SimulationOptions
+from msmon.settings.simulation import SimulatedRank, SimulationOptions
 
 VARIANTS = 4
 """Different steps before the pattern repeats."""

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from msmon.agent.link.notices import Notices
-from msmon.bus.messages import Goodbye, Hello
+from msmon.bus.messages import Goodbye, Hello, Status
 
 ENDINGS = {
     "falls off the end": ("", 0),
@@ -335,3 +335,18 @@ def test_a_note_after_the_end_goes_into_no_file_of_the_job(tmp_path):
         notices.clear_signal()
         first.write(b"")
     assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"", b""]
+
+
+def test_a_wrong_setting_is_told_at_once_and_nothing_is_printed(daemon, job, wait_for):
+    started = job(
+        "msmon.init()\nsys.stdin.read()", with_library=False, MSMON_SIMULATE="rate=2000,rat=1"
+    )
+    daemon.await_hello()
+    wait_for(
+        lambda: any(
+            isinstance(envelope.message, Status) and "'rat=1'" in envelope.message.problem
+            for envelope in daemon.received
+        ),
+        "a heartbeat names the wrong option",
+    )
+    assert started.end() == (0, "", "")

@@ -229,3 +229,12 @@ def test_processes_that_said_goodbye_are_no_reason_to_worry(place, find) -> None
     place.answer({"rank": 0}, {"rank": 1, "pid": 2, "state": "ended"})
     found = find(processes.registered)
     assert (found.level, found.text) == (Level.OK, "1 registered, 1 ended")
+
+
+def test_what_keeps_a_rank_from_being_monitored_is_told_before_a_start(place, find) -> None:
+    problem = "MSMON_SIMULATE: 'rat=1' is no option\n  write 1"
+    place.answer({"pid": 500, "problem": problem}, {"pid": 501})
+    found = find(processes.registered)
+    assert found.level is Level.WARN
+    assert "1 of them with a problem" in found.text
+    assert found.details[0].endswith("; MSMON_SIMULATE: 'rat=1' is no option; write 1")

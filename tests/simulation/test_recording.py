@@ -22,8 +22,8 @@ from msmon.records.kinds import ActivityKind
 from msmon.records.layout import NAMELESS_KINDS
 from msmon.records.statistics import WindowStatistics
 from msmon.records.windows import operator_rows
+from msmon.settings.simulation import SimulatedRank
 from msmon.simulation import SimulatedMspti, expected_step, parse_simulation
-from msmon.simulation.environment import SimulatedRank
 from msmon.simulation.image import CStrings, StepImage
 from msmon.simulation.ledger import Ledger
 from msmon.simulation.step import step_records

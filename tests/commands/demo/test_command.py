@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from msmon.commands.demo.command import SLOW_FACTOR, simulation_text
-from msmon.simulation.environment import SimulatedRank, parse_simulation
+from msmon.settings.simulation import SimulatedRank, parse_simulation
 from msmon.simulation.step import expected_step
 
 DEMO = [sys.executable, "-m", "msmon.commands.main", "demo"]

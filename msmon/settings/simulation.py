@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -124,6 +125,18 @@ class SimulatedRank:
         rank = _read_number(environ, "RANK", 0)
         world_size = _read_number(environ, "WORLD_SIZE", rank + 1)
         return cls(rank, _read_number(environ, "LOCAL_RANK", rank), max(world_size, rank + 1))
+
+
+def simulation_of(environ: Mapping[str, str]) -> tuple[SimulationOptions, SimulatedRank]:
+    """Return what MSMON_SIMULATE and the rank variables describe.
+
+    Raises UsageError naming the option or variable that is wrong.
+    """
+    options = parse_simulation(environ.get(VARIABLE, "1"))
+    directory = os.path.dirname(options.ledger) or "."
+    if options.ledger and not os.access(directory, os.W_OK):
+        raise UsageError(f"{VARIABLE}: ledger: {directory!r} is no directory to write to")
+    return options, SimulatedRank.from_environment(environ)
 
 
 def _read_number(environ: Mapping[str, str], name: str, default: int) -> int:
