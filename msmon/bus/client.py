@@ -14,7 +14,7 @@ import zmq
 
 from msmon import __version__
 from msmon.bus import sockets
-from msmon.bus.codec import decode, encode
+from msmon.bus.codec import Envelope, decode, encode
 from msmon.bus.endpoints import Endpoint
 from msmon.bus.greeting import offered_mechanism
 from msmon.bus.messages import Hello, Message, Refused, Reply, Welcome
@@ -53,7 +53,7 @@ class Client:
         try:
             deadline_s = time.monotonic() + self._timeout_s
             self._await_connection(deadline_s)
-            answer = self._exchange(Hello(__version__, "client"), deadline_s)
+            answer = self._exchange(Hello(__version__, "client"), deadline_s).message
             if not isinstance(answer, Welcome):
                 raise ProtocolMismatch(f"the daemon answered a hello with {answer.TYPE!r}")
             self.daemon = answer
@@ -77,11 +77,15 @@ class Client:
         Raises CommandRefused when the daemon says no, DaemonUnreachable when it goes
         away or does not answer in time.
         """
-        wait_s = self._timeout_s if timeout_s is None else timeout_s
-        answer = self._exchange(message, time.monotonic() + wait_s)
+        answer = self.exchange(message, timeout_s).message
         if not isinstance(answer, Reply):
             raise BusError(f"the daemon answered with {answer.TYPE!r} instead of a reply")
         return answer
+
+    def exchange(self, message: Message, timeout_s: float | None = None) -> Envelope:
+        """Send a question and return the answer with its payload. Raises as :meth:`request`."""
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._exchange(message, time.monotonic() + wait_s)
 
     def _await_connection(self, deadline_s: float) -> None:
         suspicious_s = min(deadline_s, time.monotonic() + _SUSPICIOUS_AFTER_S)
@@ -127,7 +131,7 @@ class Client:
             "check host, port and firewall, and that msmon-daemon runs with --listen",
         )
 
-    def _exchange(self, message: Message, deadline_s: float) -> Message:
+    def _exchange(self, message: Message, deadline_s: float) -> Envelope:
         message_id = f"c{next(self._ids)}"
         try:
             self._socket.send_multipart(encode(message, message_id), zmq.NOBLOCK)
@@ -143,7 +147,7 @@ class Client:
                 frames = self._socket.recv_multipart()
                 envelope = decode(frames, sender="the daemon", receiver="this msmon")
                 if envelope.message_id == message_id:
-                    return _accepted(envelope.message)
+                    return _accepted(envelope)
             elif self._watch.socket in ready:
                 self._require_connection()
             else:
@@ -165,7 +169,7 @@ class Client:
         return self._endpoint.url
 
 
-def _accepted(message: Message) -> Message:
-    if isinstance(message, Refused):
-        raise CommandRefused(message.reason, message.next_step)
-    return message
+def _accepted(envelope: Envelope) -> Envelope:
+    if isinstance(envelope.message, Refused):
+        raise CommandRefused(envelope.message.reason, envelope.message.next_step)
+    return envelope

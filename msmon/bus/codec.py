@@ -18,7 +18,14 @@ import msgpack
 
 from msmon.bounds import Bound
 from msmon.bus import messages
-from msmon.bus.messages import MAX_ROWS, PROTOCOL_MAJOR, PROTOCOL_MINOR, Message, Reply
+from msmon.bus.messages import (
+    MAX_ROWS,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    Message,
+    Reply,
+    WindowsReply,
+)
 from msmon.bus.validation import (
     TOLD,
     checker_of_fields,
@@ -44,6 +51,9 @@ MESSAGE_TYPES: dict[str, type[Message]] = {
 }
 
 
+_LONG = (Reply, WindowsReply)
+"""Answers with a row for each of many processes or windows."""
+
 _CHECKERS = {kind: checker_of_fields(kind) for kind in MESSAGE_TYPES.values()}
 """Made when this module is loaded, so that a field without a bound is found at once."""
 
@@ -68,7 +78,7 @@ def encode(message: Message, message_id: str = "", payload: Sequence[bytes] = ()
         **_plain_fields(message),
     }
     packed: bytes = msgpack.packb(header, default=plain, unicode_errors="surrogateescape")
-    limit = MAX_REPLY_HEADER_BYTES if isinstance(message, Reply) else MAX_HEADER_BYTES
+    limit = MAX_REPLY_HEADER_BYTES if isinstance(message, _LONG) else MAX_HEADER_BYTES
     if len(packed) > limit:
         if isinstance(message, Reply) and message.rows:
             return encode(_with_fewer_rows(message, len(packed)), message_id, payload)
@@ -98,7 +108,7 @@ def decode(
     header = _unpack(frames[0])
     version = _version_of(header, sender, receiver)
     kind = _type_of(header, version, sender, receiver)
-    if len(frames[0]) > MAX_HEADER_BYTES and kind is not Reply:
+    if len(frames[0]) > MAX_HEADER_BYTES and kind not in _LONG:
         raise UsageError(f"a {kind.TYPE!r} message of {len(frames[0])} bytes is too large")
     message_id = header.pop("id", "")
     if not isinstance(message_id, str) or len(message_id) > MAX_ID_CHARACTERS:

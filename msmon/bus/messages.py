@@ -27,6 +27,9 @@ from msmon.bus.rows import (
     DaemonRow,
     MissingRow,
     Reasons,
+    RecentNote,
+    RecentSession,
+    RecentWindow,
     Row,
     StatusRow,
     TraceRow,
@@ -36,8 +39,8 @@ from msmon.records.window_header import WindowHeader
 from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 1
-"""1: a daemon takes ``WindowSoFar``."""
+PROTOCOL_MINOR = 2
+"""1: a daemon takes ``WindowSoFar``. 2: it answers a ``WindowsRequest``."""
 
 MAX_NUMBERS = 10_000
 """Process ids or ranks in one selection: as many as processes can be registered."""
@@ -52,6 +55,9 @@ MAX_PROBLEM_CHARACTERS = 4096
 
 MAX_ROWS = 20_000
 """Rows of a reply. A daemon knows no more than half as many processes."""
+
+MAX_RECENT_ITEMS = 500
+"""Windows and notes in one answer to a ``WindowsRequest``."""
 
 NoteText = Annotated[str, Bound(64 << 10)]
 """As long as a header may be. Longer values come as a payload frame."""
@@ -196,6 +202,44 @@ class VersionRequest(Message):
     """C→D."""
 
     TYPE = "version-request"
+
+
+@dataclass(frozen=True)
+class WindowsRequest(Message):
+    """C→D. The recent windows of the selected processes, and notes of their sessions.
+
+    Only for daemons of protocol 1.2 and later.
+    """
+
+    TYPE = "windows-request"
+    selection: Selection = field(default_factory=Selection)
+    epoch: Identifier = ""
+    """The epoch of the last answer. To another daemon ``after`` means nothing."""
+    after: Count = 0
+    """Only what has a larger number."""
+    most_bytes: Count = 1 << 20
+    """Frames in the answer, about; the daemon may hold back more."""
+    receipt: Identifier = ""
+    """That of the last answer on this connection, which proves that it was read."""
+
+
+@dataclass(frozen=True)
+class WindowsReply(Message):
+    """D→C. Answer to a ``WindowsRequest``. Payload: one frame with the frames of all items."""
+
+    TYPE = "windows-reply"
+    epoch: Identifier
+    """Random in each daemon."""
+    last: Count
+    """Ask for what comes after this number next."""
+    missed: Count = 0
+    """Windows with larger numbers than was asked for that are not kept any more."""
+    more: bool = False
+    """There are more already."""
+    receipt: Identifier = ""
+    sessions: Annotated[list[RecentSession], Bound(MAX_RECENT_ITEMS)] = field(default_factory=list)
+    windows: Annotated[list[RecentWindow], Bound(MAX_RECENT_ITEMS)] = field(default_factory=list)
+    notes: Annotated[list[RecentNote], Bound(MAX_RECENT_ITEMS)] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ from msmon.bounds import (
     HostName,
     Identifier,
     JobName,
+    Nanoseconds,
     PathText,
     Prose,
     Sentence,
     Word,
 )
 from msmon.bus.words import Outcome, ProcessState, TraceState
+from msmon.records.window_header import WindowHeader
 from msmon.sessions import Drops, MonitorSettings
 
 Reasons = Annotated[dict[Word, Prose], Bound(64)]
@@ -188,3 +190,46 @@ class DaemonRow(Facts):
     sinks: Annotated[list[OutputRow], Bound(1000, cut=True)] = field(default_factory=list)
     refused_messages: int = 0
     refused_connections: int = 0
+    recent_windows: Count = 0
+    """Windows that are kept for viewers."""
+    recent_bytes: Count = 0
+    recent_given_up: Count = 0
+    """Windows that went before their time, because their room was needed."""
+
+
+@dataclass(frozen=True)
+class RecentSession(ProcessRow):
+    """A session of which an answer holds windows or notes, and its process."""
+
+    number: Count
+    """What the answers of one epoch call it."""
+    session_id: Identifier
+    """Empty for a peer that may not command the process."""
+    start_ns: Nanoseconds
+    start_time: int
+    """Of the process: see :class:`ProcessInfo <msmon.sessions.ProcessInfo>`."""
+    launch: JobName
+
+
+@dataclass(frozen=True)
+class _Recent(Facts):
+    """One item of an answer. ``number`` only grows within an epoch."""
+
+    number: Count
+    session: Count
+    """The number of its session."""
+    frame_bytes: Annotated[list[Count], Bound(8)]
+    """How many bytes of the payload are its own, frame by frame. Items lie there in the order of
+    their numbers, windows and notes together."""
+
+
+@dataclass(frozen=True)
+class RecentWindow(WindowHeader, _Recent):
+    """A window that has come lately: its place, then its header. Payload: its frames."""
+
+
+@dataclass(frozen=True)
+class RecentNote(_Recent):
+    """A note of a session, for example on its parallel groups. Payload: its value, UTF-8."""
+
+    key: Word

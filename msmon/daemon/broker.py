@@ -36,6 +36,8 @@ from msmon.daemon.connection import PRICES, REFUSED_PRICE, Connection, charged_s
 from msmon.daemon.connections import Connections
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.process import Process
+from msmon.daemon.recent.recent_windows import RecentWindows
+from msmon.daemon.recent.shelf import KEPT_BYTES
 from msmon.daemon.registry import Registry
 from msmon.daemon.streams.streams import Streams
 from msmon.daemon.timing import Timing
@@ -64,6 +66,7 @@ class Broker:
         timing: Timing,
         shares: Shares,
         connection_budget: int,
+        recent: RecentWindows,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._authenticator = authenticator
@@ -81,8 +84,10 @@ class Broker:
             self._on_loop,
             timing.grace_s,
             timing.keep_gone_s,
+            recent,
             shares,
         )
+        self._recent = recent
         self._make_services(facts, shares)
         self._refused_messages = 0
         self._allow_list_changes = 0
@@ -101,7 +106,9 @@ class Broker:
         tracing = Tracing(registry, commander, facts.host)
         welcome = Welcome(__version__, facts.host, facts.pid, self._timing.heartbeat_s)
         self._agents = Agents(registry, self._streams, commander, welcome, self._transport.send)
-        self._questions = Questions(registry, self._streams, self._outputs, facts, self._refusals)
+        self._questions = Questions(
+            registry, self._streams, self._outputs, self._recent, facts, self._refusals
+        )
         self._requests = Requests(monitoring, tracing, self._audit, shares, self._transport)
 
     def start(self) -> None:
@@ -208,6 +215,8 @@ class Broker:
             self._agents.greet(route, peer, message, message_id)
         elif isinstance(message, messages.StatusRequest):
             self._tell_status(connection, peer, message, message_id)
+        elif isinstance(message, messages.WindowsRequest):
+            self._tell_windows(connection, peer, message, message_id)
         elif isinstance(message, messages.VersionRequest):
             self._transport.send(route, self._questions.version(peer), message_id)
         elif isinstance(message, COMMANDS):
@@ -225,6 +234,16 @@ class Broker:
         self._transport.send(connection.route, reply, message_id)
         used_s = time.thread_time() - start_s
         connection.used_s -= status_refund_s(used_s, self._questions.strangers(peer))
+
+    def _tell_windows(
+        self, connection: Connection, peer: Peer, request: messages.WindowsRequest, message_id: str
+    ) -> None:
+        self._connections.require_read(connection, request.receipt)
+        reply, frames = self._questions.windows(request, peer)
+        items = len(reply.windows) + len(reply.notes)
+        size_bytes = len(frames) + (1 + items) * KEPT_BYTES
+        self._connections.await_receipt(connection, reply.receipt, size_bytes)
+        self._transport.send(connection.route, reply, message_id, (frames,))
 
     def _forbidden(self, peer: Peer, message: Message) -> CommandRefused:
         error = CommandRefused(

@@ -22,6 +22,7 @@ PRICES: dict[type[Message], float] = {
     messages.Status: 1.0,
     messages.StatusRequest: 5.0,
     messages.VersionRequest: 1.0,
+    messages.WindowsRequest: 5.0,
     messages.MonitorRequest: 5.0,
     messages.TraceRequest: 5.0,
 }
@@ -75,7 +76,7 @@ def status_refund_s(processor_s: float, strangers: float) -> float:
 class Connection:
     """One accepted connection. Times are on the monotonic clock, in seconds.
 
-    Written on the broker's loop only: by ``Connections``, and ``waiting`` by ``Requests``.
+    Written on the broker's loop only: by ``Connections``; ``waiting`` by ``Requests``.
     """
 
     descriptor: int
@@ -96,6 +97,10 @@ class Connection:
     """The daemon hung up on it. Messages of it that have already arrived are dropped."""
     logged: bool = False
     """A line about its misdeeds has been written. One per connection is enough."""
+    receipt: str = ""
+    """What the next question for windows must quote, as long as ``unread_bytes`` are not 0."""
+    unread_bytes: int = 0
+    """The last answer with windows, of which nobody knows yet that it was read."""
     used_s: float = 0.0
     """Loop time that is not charged to its owner yet. Less than 0 between a refund and the
     charge for the same message."""

@@ -24,6 +24,7 @@ from zmq.utils.monitor import parse_monitor_message
 from msmon.daemon.access.descriptors import UNSEEN, duplicate, origin_of
 from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.connection import Connection
+from msmon.errors import CommandRefused
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ class Connections:
         connection = self._known.pop(descriptor, None)
         if connection is not None and connection.owner:
             self._shares.give_back(connection.owner, Resource.CONNECTIONS)
+            self._shares.give_back(connection.owner, Resource.UNREAD_BYTES, connection.unread_bytes)
 
     def _count_for(self, connection: Connection, owner: str) -> None:
         """Let ``owner`` pay for a connection from now on. Hang up if its share is used up."""
@@ -185,6 +187,27 @@ class Connections:
         if not self._shares.charge(owner, Resource.LOOP_S, used_s):
             self._barred_until_s[owner] = self._now_s + BARRED_S
             self.hang_up(connection, "its owner has used up the share of the loop's time", owner)
+
+    def require_read(self, connection: Connection, receipt: str) -> None:
+        """Note that the last long answer on a connection was read, which its receipt proves.
+
+        Who asks and never reads would fill the daemon's memory. Raises CommandRefused for another
+        receipt.
+        """
+        if not connection.unread_bytes:
+            return
+        if receipt != connection.receipt:
+            raise CommandRefused(
+                "the last answer on this connection has not been read",
+                "quote its receipt, or connect again",
+            )
+        self._shares.give_back(connection.owner, Resource.UNREAD_BYTES, connection.unread_bytes)
+        connection.unread_bytes = 0
+
+    def await_receipt(self, connection: Connection, receipt: str, size_bytes: int) -> None:
+        """Count a long answer that is about to be sent. Raises ShareUsedUp."""
+        self._shares.take(connection.owner, Resource.UNREAD_BYTES, size_bytes)
+        connection.receipt, connection.unread_bytes = receipt, size_bytes
 
     def is_open(self, route: bytes) -> bool:
         """Whether a connection with this routing id is there, and nobody hung up on it."""

@@ -30,11 +30,12 @@ from msmon.daemon.access.authentication import Authenticator
 from msmon.daemon.access.descriptors import connection_budget, is_safe, raise_limit
 from msmon.daemon.access.owners import require_guarded_owners
 from msmon.daemon.access.routing_ids import make_routing_ids_unpredictable
-from msmon.daemon.access.shares import Shares
+from msmon.daemon.access.shares import Resource, Shares
 from msmon.daemon.broker import Broker
 from msmon.daemon.commands.questions import DaemonFacts
 from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
+from msmon.daemon.recent.recent_windows import RecentLimits, RecentWindows
 from msmon.daemon.runtime import LocalAccess, RuntimeDirectory
 from msmon.daemon.timing import Timing
 from msmon.errors import BusError, MsmonError
@@ -59,6 +60,7 @@ class DaemonSettings:
     insecure: bool = False
     access: LocalAccess = field(default_factory=LocalAccess)
     timing: Timing = field(default_factory=Timing)
+    recent: RecentLimits = field(default_factory=RecentLimits)
     credential: Path | None = None
     """Key file of the server from the service manager; None: the one in ``keys_directory``."""
 
@@ -115,10 +117,21 @@ async def _serve_in(
         router = sockets.bind(context, keys, urls)
     facts = DaemonFacts(socket.gethostname(), os.getpid(), os.geteuid(), settings.insecure, urls)
     approvals = Approvals(settings.state_directory)
-    shares = Shares(authenticator.is_operator)
+    amounts = {Resource.RECENT_BYTES: float(settings.recent.share_bytes)}
+    shares = Shares(authenticator.is_operator, amounts=amounts)
+    recent = RecentWindows(shares, settings.recent)
     audit = AuditLog(settings.state_directory, shares)
     broker = Broker(
-        router, authenticator, outputs, approvals, audit, facts, settings.timing, shares, budget
+        router,
+        authenticator,
+        outputs,
+        approvals,
+        audit,
+        facts,
+        settings.timing,
+        shares,
+        budget,
+        recent,
     )
     try:
         broker.start()

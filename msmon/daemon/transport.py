@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -97,9 +97,15 @@ class Transport:
             self._receive_due = True
             self._loop.call_soon(self.receive)
 
-    def send(self, route: bytes, message: Message, message_id: str = "") -> bool:
+    def send(
+        self,
+        route: bytes,
+        message: Message,
+        message_id: str = "",
+        payload: Sequence[bytes] = (),
+    ) -> bool:
         """Send without waiting. False if the peer is gone, or does not read what it is sent."""
-        frames = self._encoded(message, message_id)
+        frames = self._encoded(message, message_id, payload)
         try:
             self._router.send_multipart([route, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -108,13 +114,13 @@ class Transport:
         self._receive_soon()
         return True
 
-    def _encoded(self, message: Message, message_id: str) -> list[bytes]:
+    def _encoded(self, message: Message, message_id: str, payload: Sequence[bytes]) -> list[bytes]:
         """Return the frames of a message; where it can't be sent, those of a refusal.
 
         Whoever waits for an answer gets one, whatever is wrong with it.
         """
         try:
-            return encode(message, message_id)
+            return encode(message, message_id, payload)
         except MsmonError as error:
             return encode(Refused(error.message), message_id)
         except Exception:  # noqa: BLE001 - see above

@@ -7,6 +7,7 @@ with windows of other intervals or ranks, and still answer quantiles.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +47,9 @@ write it once for each row."""
 MAX_WINDOW_BYTES = 8 << 20
 """Frames of such a window, all together. Some 400 bytes each for 1,000 names of a kind are 2 MiB
 in a large job."""
+
+FRAME_COUNT = 3
+"""Operators, buckets and names."""
 
 CUT_MARK = "…"
 """Last character of a name that was cut."""
@@ -96,6 +100,14 @@ class Window(WindowHeader):
     def to_frames(self) -> tuple[bytes, bytes, bytes]:
         """Return (operators, buckets, names) as bytes; the header travels as a message."""
         return self.operators.tobytes(), self.buckets.tobytes(), encode_texts(self.names)
+
+    @classmethod
+    def from_frames(cls, header: WindowHeader, frames: Sequence[bytes]) -> Window:
+        """Rebuild a window. Raises ValueError when the frames don't fit."""
+        if len(frames) != FRAME_COUNT:
+            raise ValueError(f"a window of {len(frames)} frames")
+        operators, buckets, names = cls.columns_from_frames(*frames)
+        return cls(**header.header_fields(), operators=operators, buckets=buckets, names=names)
 
     @staticmethod
     def columns_from_frames(

@@ -47,6 +47,8 @@ from msmon.bus.messages import (
     StatusRequest,
     TraceRequest,
     VersionRequest,
+    WindowReport,
+    WindowsRequest,
 )
 from msmon.errors import MsmonError
 from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd
@@ -262,6 +264,26 @@ def flood_status() -> list[str]:
     return _flood(StatusRequest(Selection(ranks=list(range(5000)))))
 
 
+def flood_windows() -> list[str]:
+    """Fill what is kept of recent windows, then ask for them again and again and read nothing."""
+    peer = Peer()
+    said = peer.ask(Hello("1", "agent", own()))
+    said += peer.ask(SessionOpened("w" * 32, 1, MonitorSettings(), time.time_ns()))
+    frames = (bytes(1 << 20), b"", b"")
+    for number in seconds(FLOOD_S / 2):
+        peer.send(WindowReport("w" * 32, number + 2, number, 1, 2), frames)
+    question = encode(WindowsRequest(most_bytes=1 << 30), "a")
+    askers = [Peer() for _ in range(20)]
+    for number in seconds():
+        askers[number % len(askers)].send_frames(question, zmq.NOBLOCK)
+    return [*said, *peer.heard(0.1), *askers[0].heard(0.1)][:20]
+
+
+def ask_windows() -> list[str]:
+    """Ask for recent windows again and again, and read nothing."""
+    return _flood(WindowsRequest(most_bytes=1 << 30), 20)
+
+
 def flood_versions() -> list[str]:
     return _flood(VersionRequest())
 
@@ -377,7 +399,7 @@ ATTACKS: dict[str, Callable[..., list[str]]] = {
         *(flood_hellos, flood_sessions, flood_notes),
         *(flood_heartbeats, flood_requests, flood_status, flood_versions, flood_refused),
         *(flood_rubbish, huge_messages, forge_log_lines, connect_many, half_handshakes),
-        claim_routing_ids,
+        *(claim_routing_ids, flood_windows, ask_windows),
     )
 }
 

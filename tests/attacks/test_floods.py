@@ -14,6 +14,7 @@ BY_USER = [
     "flood_requests",
     "flood_status",
     "flood_versions",
+    "flood_windows",
     "flood_refused",
     "flood_rubbish",
     "huge_messages",
@@ -37,6 +38,7 @@ def test_a_user_disturbs_nobody(victim, attack, name):
         ("agent", "flood_notes"),
         ("viewer", "flood_status"),
         ("viewer", "flood_refused"),
+        ("viewer", "ask_windows"),
         ("viewer", "connect_many"),
     ],
 )

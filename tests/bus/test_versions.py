@@ -1,7 +1,7 @@
 """Both sides need not be upgraded at once: what each version says is pinned here.
 
 ``golden_frames.json`` holds a header of every message type as the version sends it that brought
-the type (1.0, ``window-so-far`` 1.1), and
+the type (1.0, ``window-so-far`` 1.1, ``windows-request`` 1.2), and
 ``replies_of_1_0.json`` replies and a heartbeat with all that they had at first, when rows were
 made by hand, with what ``--json`` showed of them. A change that makes a test here fail is a new
 protocol version: minor when only optional fields or types were added, major otherwise.
@@ -46,7 +46,10 @@ from msmon.bus.messages import (
     Welcome,
     WindowReport,
     WindowSoFar,
+    WindowsReply,
+    WindowsRequest,
 )
+from msmon.bus.rows import RecentNote, RecentSession, RecentWindow
 from msmon.bus.words import ProcessState
 from msmon.commands.asking.answers import as_json
 from msmon.commands.main import main
@@ -56,6 +59,11 @@ from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 
 COUNTS = Counts({"Kernel": 9}, {"Kernel": 7}, drops={"decode": None, "slots": 2})
+SESSION = RecentSession(
+    *("node", 7, "", 3, 3, 8, 3, "torch", "123_4", 1000, ""),
+    *(1, "s", 10, 8, "launch"),
+)
+WINDOW = RecentWindow(8, 1, [40, 14, 3], 0, 10, 20, 5, {"Kernel": 9}, {"Kernel": 7})
 MESSAGES = [
     Hello("0.1.0", "agent", ProcessInfo("node", 7, 8, rank=3, job_id="123_4", uid=1000)),
     Welcome("0.1.0", "node", 5, 2.0),
@@ -66,6 +74,8 @@ MESSAGES = [
     TraceRequest("start", {"iterations": 2}, Selection(ranks=[3]), 1, True),
     StatusRequest(Selection(ranks=[3])),
     VersionRequest(),
+    WindowsRequest(Selection(ranks=[3]), "e", 7, 1000, "r"),
+    WindowsReply("e", 9, 1, True, "r", [SESSION], [WINDOW], [RecentNote(9, 1, [2], "groups")]),
     Reply("ok", "text", "next"),
     Command("monitor.start", {"kind": "Kernel"}),
     Answer(True, "done", session_id="s"),
@@ -123,7 +133,9 @@ def test_a_field_that_is_not_known_is_never_dropped(message):
     assert caught.value.next_step.endswith("upgrade msmon on the side of the daemon")
 
 
-ADDED_TO_ROWS = {"steps_are", "windows"}
+ADDED_TO_ROWS = {"steps_are", "windows"} | {
+    *("recent_windows", "recent_bytes", "recent_given_up"),
+}
 """Fields of rows that came later; an older side passes them over."""
 
 

@@ -24,6 +24,7 @@ from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.outputs import OnCommit, Outputs, OutputsConfig
 from msmon.daemon.outputs.stored_progress import ProgressDirectory
+from msmon.daemon.recent.recent_windows import RecentLimits
 from msmon.daemon.runtime import LocalAccess
 from msmon.daemon.service import DaemonSettings, Surface, serve
 from msmon.daemon.timing import Timing
@@ -163,6 +164,7 @@ def _daemon_settings(settings: Settings) -> DaemonSettings:
         insecure=value["insecure"],
         access=LocalAccess.parse(value["allow_users"]),
         timing=Timing(value["heartbeat_s"]),
+        recent=RecentLimits(60 * value["recent_minutes"], value["recent_mib"] << 20),
         credential=_credential(os.environ),
     )
 

@@ -19,9 +19,10 @@ from click.core import ParameterSource
 from msmon.bus.endpoints import DEFAULT_PORT, runtime_directory
 from msmon.bus.keys import keys_directory
 from msmon.commands.asking.parameters import checked
+from msmon.daemon.recent.recent_windows import RecentLimits
 from msmon.daemon.timing import Timing
 from msmon.errors import UsageError
-from msmon.settings.options import Option, flag, real_number, text_up_to
+from msmon.settings.options import Option, flag, real_number, text_up_to, whole_number
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -172,6 +173,26 @@ DAEMON_OPTIONS: tuple[DaemonOption, ...] = (
         minimum=0.05,
         maximum=60.0,
         metavar="SECONDS",
+    ),
+    DaemonOption(
+        "recent_minutes",
+        "--recent-minutes",
+        "How long windows are kept for those who look at the jobs; 0: not at all.",
+        real_number,
+        default=RecentLimits().keep_s / 60,
+        minimum=0,
+        maximum=1440,
+        metavar="MINUTES",
+    ),
+    DaemonOption(
+        "recent_mib",
+        "--recent-mib",
+        "Most memory for these windows; half of it for one local user.",
+        whole_number,
+        default=RecentLimits().most_bytes >> 20,
+        minimum=1,
+        maximum=16384,
+        metavar="MIB",
     ),
     DaemonOption(
         "log_level",

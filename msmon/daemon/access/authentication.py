@@ -58,6 +58,13 @@ class Peer:
             return True
         return self.role is Role.USER and self.uid == registrant.uid
 
+    def may_watch(self, registrant: Peer) -> bool:
+        """Return whether this peer may see the statistics of a process: viewers see those of all.
+
+        Names of operators are in them, but no paths and no command lines.
+        """
+        return self.role is Role.VIEWER or self.may_command(registrant)
+
 
 class Authenticator:
     """Decides on every connection (ZAP, RFC 27) and names the peer behind every message.

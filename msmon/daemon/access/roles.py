@@ -42,6 +42,7 @@ ROLES_FOR: dict[type[Message], frozenset[Role]] = {
     messages.SessionClosed: _PUSHES,
     messages.StatusRequest: _ASKS,
     messages.VersionRequest: _ASKS,
+    messages.WindowsRequest: _ASKS,
     messages.MonitorRequest: _COMMANDS,
     messages.TraceRequest: _COMMANDS,
 }

@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from msmon.errors import CommandRefused
 
@@ -47,6 +47,8 @@ class Resource(enum.Enum):
     QUEUED_BYTES = "queued bytes"
     REMEMBERED_BYTES = "remembered bytes"
     OPEN_WINDOW_BYTES = "bytes of open windows"
+    RECENT_BYTES = "bytes of recent windows"
+    UNREAD_BYTES = "bytes of answers not read"
     DISK_BYTES = "disk bytes"
     LOOP_S = "loop seconds"
     AUDIT_LINES = "audit lines"
@@ -66,6 +68,8 @@ LIMITS: dict[Resource, Limit] = {
     Resource.QUEUED_BYTES: Limit(128 * _MIB, 0, 4, "bytes waiting for outputs"),
     Resource.REMEMBERED_BYTES: Limit(8 * _MIB, 0, 16, "bytes remembered"),
     Resource.OPEN_WINDOW_BYTES: Limit(32 * _MIB, 0, 4, "bytes of open windows"),
+    Resource.RECENT_BYTES: Limit(32 * _MIB, 0, 2, "bytes of recent windows"),
+    Resource.UNREAD_BYTES: Limit(16 * _MIB, 0, 4, "bytes of answers that it has not read"),
     Resource.DISK_BYTES: Limit(2048 * _MIB, 128 * _MIB, 8, "bytes written per second"),
     Resource.LOOP_S: Limit(1.0, 0.5, 8, "work of the daemon's loop"),
     Resource.AUDIT_LINES: Limit(200, 0.2, 100, "lines of the audit log"),
@@ -103,22 +107,28 @@ class Shares:
 
     Every method may be called from any thread, and changes state under one lock. The broker's
     loop counts most resources. The threads of outputs count QUEUED_BYTES and DISK_BYTES.
-    ``is_operator`` says whether the wider limits hold for an owner. It must not block.
+    ``is_operator`` says whether the wider limits hold for an owner. It must not block. ``amounts``
+    are in the place of those of ``LIMITS`` where the daemon's settings say so.
     """
 
     def __init__(
         self,
         is_operator: Callable[[str], bool] = lambda owner: False,
         clock_s: Callable[[], float] = time.monotonic,
+        amounts: Mapping[Resource, float] | None = None,
     ) -> None:
         self._is_operator = is_operator
+        self._limits = {
+            resource: replace(limit, amount=(amounts or {}).get(resource, limit.amount))
+            for resource, limit in LIMITS.items()
+        }
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._accounts: dict[tuple[str, Resource], _Account] = {}
 
     def limit(self, owner: str, resource: Resource) -> float:
         """Return how much this owner may hold, or use at once."""
-        limit = LIMITS[resource]
+        limit = self._limits[resource]
         return limit.amount * self._factor(owner, limit)
 
     def used(self, owner: str, resource: Resource) -> float:
@@ -175,7 +185,7 @@ class Shares:
 
     def _settled(self, owner: str, resource: Resource, account: _Account) -> float:
         """Subtract what time has brought back and return the rest. The caller holds the lock."""
-        limit = LIMITS[resource]
+        limit = self._limits[resource]
         if limit.refill_per_s:
             now_s = self._clock_s()
             regained = (now_s - account.at_s) * limit.refill_per_s * self._factor(owner, limit)

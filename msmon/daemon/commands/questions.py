@@ -1,4 +1,4 @@
-"""The answers to ``status`` and ``version``: what the daemon knows, without asking any agent."""
+"""The answers to questions: what the daemon knows, without asking any agent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from msmon.bus.words import Outcome
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.commands.command_base import probing
 from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.recent.recent_windows import RecentWindows
+from msmon.daemon.recent.reply import windows_reply
 from msmon.daemon.registry import Registry
 from msmon.daemon.rows import output_row, status_row
 from msmon.daemon.selection import Chooser, select, unknown_text
@@ -42,12 +44,14 @@ class Questions:
         registry: Registry,
         streams: Streams,
         outputs: Outputs,
+        recent: RecentWindows,
         facts: DaemonFacts,
         refused: Callable[[], tuple[int, int]],
     ) -> None:
         self._registry = registry
         self._streams = streams
         self._outputs = outputs
+        self._recent = recent
         self._facts = facts
         self._refused = refused
 
@@ -74,6 +78,12 @@ class Questions:
             return Reply(Outcome.OK, unknown_text(selected.missing), rows=rows, daemon=daemon)
         return Reply(selected.outcome, selected.text, selected.next_step, daemon=daemon)
 
+    def windows(
+        self, request: messages.WindowsRequest, peer: Peer
+    ) -> tuple[messages.WindowsReply, bytes]:
+        """Return recent windows that the peer may see, and the frames that belong to them."""
+        return windows_reply(request, peer, self._recent)
+
     def strangers(self, peer: Peer) -> float:
         """Return which part of the registered processes is not the peer's, from 0 to 1."""
         return self._registry.strangers(peer.owner)
@@ -95,4 +105,7 @@ class Questions:
             sinks=[output_row(row, peer) for row in self._outputs.status()],
             refused_messages=refused_messages,
             refused_connections=refused_connections,
+            recent_windows=len(self._recent),
+            recent_bytes=self._recent.size_bytes,
+            recent_given_up=self._recent.given_up,
         )

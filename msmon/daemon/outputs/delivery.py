@@ -84,10 +84,7 @@ class WindowDelivery(_InSession):
 
     def apply(self, sink: Sink) -> None:
         """Decode and write. Raises ValueError for frames that don't fit."""
-        operators, buckets, names = Window.columns_from_frames(*self.payload)
-        window = Window(
-            **self.header.header_fields(), operators=operators, buckets=buckets, names=names
-        )
+        window = Window.from_frames(self.header, self.payload)
         sink.write_window(self.session_id, self.seq, window)
 
 

@@ -15,6 +15,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.outputs.delivery import WindowDelivery
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.process import Process
+from msmon.daemon.recent.shelf import KeptSession
 from msmon.errors import CommandRefused
 from msmon.sessions import Counts, Drops, DropStage, SessionEnd, SessionInfo, merged_drops
 
@@ -47,6 +48,8 @@ class Stream:
     """Nothing of it is taken; ``problem`` says why."""
     end: SessionEnd | None = None
     """How it ended, with its final counts; None while it is open."""
+    kept: KeptSession | None = None
+    """What is kept of its windows for readers; None for a session that is refused."""
     drops: Drops = field(default_factory=dict)
     """What the daemon lost of it before it came to the outputs."""
     arrived: dict[str, int] = field(default_factory=dict)
@@ -109,6 +112,8 @@ class Stream:
         if former is not process and (process.info.key, process.peer.credential) != known:
             raise CommandRefused(f"session {self.agent_id} belongs to another process")
         self.process = process
+        if self.kept is not None:
+            self.kept.process = process
 
 
 def _at_least(counts: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:

@@ -19,10 +19,18 @@ from collections.abc import Callable, Sequence
 from msmon.bus.messages import SessionOpened, WindowReport, WindowSoFar
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.outputs.delivery import BatchDelivery, Closing, Delivery
+from msmon.daemon.outputs.delivery import (
+    BatchDelivery,
+    Closing,
+    Delivery,
+    NoteDelivery,
+    WindowDelivery,
+)
 from msmon.daemon.outputs.output_session import OpenAnswer
 from msmon.daemon.outputs.outputs import Outputs
 from msmon.daemon.process import Process
+from msmon.daemon.recent.recent_windows import RecentWindows
+from msmon.daemon.recent.shelf import KeptSession
 from msmon.daemon.streams.admission import approved_settings, require_room, take_share
 from msmon.daemon.streams.awaited import Awaited
 from msmon.daemon.streams.from_wire import delivery_of
@@ -67,9 +75,11 @@ class Streams:
         on_loop: Callable[[Callable[[], None]], None],
         grace_s: float,
         keep_closed_s: float,
+        recent: RecentWindows,
         shares: Shares | None = None,
     ) -> None:
         self._shares = shares or Shares()
+        self._recent = recent
         self._outputs = outputs
         self._approvals = approvals
         self._acknowledge = acknowledge
@@ -165,7 +175,8 @@ class Streams:
         session = SessionInfo(
             session_id, process.info, settings, message.start_ns, process.peer.owner
         )
-        stream = Stream(session, process, message.session_id, problem=problem)
+        kept = self._recent.session(session, process)
+        stream = Stream(session, process, message.session_id, problem=problem, kept=kept)
         self._streams.add(stream)
         self._open(stream)
 
@@ -229,9 +240,18 @@ class Streams:
             self._windows.forget(stream)
             stream.closed, stream.closed_s = True, time.monotonic()
             stream.end = delivery.end
+        if stream.kept is not None:
+            self._keep_recent(stream.kept, delivery)
         if isinstance(delivery, BatchDelivery):
             stream.arrives(ActivityKind(delivery.kind).name, delivery.count)
         self._outputs.put(delivery)
+
+    def _keep_recent(self, kept: KeptSession, delivery: Delivery) -> None:
+        """Keep a window, or a note that tells how to read it, for those who look at the job."""
+        if isinstance(delivery, WindowDelivery):
+            self._recent.keep(kept, delivery)
+        elif isinstance(delivery, NoteDelivery):
+            self._recent.keep_note(kept, delivery)
 
     def committed(self, session_id: str, seq: int) -> None:
         """Note that everything up to ``seq`` is safe, and tell the agent."""
@@ -268,6 +288,7 @@ class Streams:
         Outputs that hold up others are left behind.
         """
         self._outputs.check(now_s)
+        self._recent.expire(now_s)
         for stream in self._streams:
             process = stream.process
             if stream.closed:
@@ -282,6 +303,8 @@ class Streams:
         self._streams.remove(stream)
         if stream.refused:
             return
+        if stream.kept is not None:
+            self._recent.end(stream.kept)
         self._shares.give_back(stream.process.peer.owner, Resource.SESSIONS)
         self._outputs.forget(session_id)
         self._approvals.end(session_id)
@@ -323,7 +346,10 @@ class Streams:
         stream.closed, stream.closed_s = True, now_s
         stream.end = end
         if stream.so_far is not None:
-            self._outputs.put(dataclasses.replace(stream.so_far, seq=stream.last_seq))
+            last = dataclasses.replace(stream.so_far, seq=stream.last_seq)
+            if stream.kept is not None:
+                self._recent.keep(stream.kept, last)
+            self._outputs.put(last)
             self._windows.forget(stream)
         self._outputs.put(Closing(stream.session.session_id, stream.last_seq, end))
         self._tell_if_written(stream)

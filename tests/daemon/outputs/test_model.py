@@ -31,11 +31,13 @@ from msmon.bus.messages import Records, SessionClosed, SessionOpened, WindowRepo
 from msmon.daemon.access.approvals import Approvals
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.roles import Role
+from msmon.daemon.access.shares import Shares
 from msmon.daemon.outputs import lag, output, writer
 from msmon.daemon.outputs.hosts import HostEnded
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.outputs import Outputs, OutputsConfig
 from msmon.daemon.process import Life, Process
+from msmon.daemon.recent.recent_windows import RecentWindows
 from msmon.daemon.streams.streams import Streams
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
@@ -191,7 +193,13 @@ class Daemon:
             config, lambda session, seq: self._calls.put(lambda: self._safe(session, seq))
         )
         self.streams = Streams(
-            self.outputs, Approvals(directory), acknowledge, self._calls.put, GRACE_S, 600.0
+            self.outputs,
+            Approvals(directory),
+            acknowledge,
+            self._calls.put,
+            GRACE_S,
+            600.0,
+            RecentWindows(Shares()),
         )
 
     def _safe(self, session_id: str, seq: int) -> None:

@@ -27,6 +27,7 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.access.shares import LIMITS, Resource, Shares
 from msmon.daemon.outputs.delivery import Closing, NoteDelivery, WindowDelivery
 from msmon.daemon.process import Life, Process
+from msmon.daemon.recent.recent_windows import RecentWindows
 from msmon.daemon.streams.admission import MAX_OPEN_SESSIONS_PER_PROCESS
 from msmon.daemon.streams.from_wire import MAX_WINDOW_BYTES
 from msmon.daemon.streams.losses import unreadable
@@ -96,6 +97,7 @@ class Setting:
             lambda call: call(),
             grace_s=10.0,
             keep_closed_s=600.0,
+            recent=RecentWindows(self.shares),
             shares=self.shares,
         )
 
