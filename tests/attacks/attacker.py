@@ -269,7 +269,7 @@ def flood_windows() -> list[str]:
     peer = Peer()
     said = peer.ask(Hello("1", "agent", own()))
     said += peer.ask(SessionOpened("w" * 32, 1, MonitorSettings(), time.time_ns()))
-    frames = (bytes(1 << 20), b"", b"")
+    frames = (b"", bytes(1 << 20), b"")
     for number in seconds(FLOOD_S / 2):
         peer.send(WindowReport("w" * 32, number + 2, number, 1, 2), frames)
     question = encode(WindowsRequest(most_bytes=1 << 30), "a")

@@ -15,7 +15,16 @@ import zmq
 
 from msmon.bus import sockets
 from msmon.bus.codec import encode
-from msmon.bus.messages import Hello, MonitorRequest, Records, Status, StatusRequest
+from msmon.bus.messages import (
+    Hello,
+    MonitorRequest,
+    Records,
+    Status,
+    StatusRequest,
+    VersionRequest,
+    WindowReport,
+    WindowsRequest,
+)
 from msmon.sessions import ProcessInfo
 
 FLOOD_S = 1.5
@@ -100,6 +109,21 @@ def test_a_peer_that_never_takes_its_answers(daemon, dealer, agent):
             time.sleep(0.0002)
     assert slowest_answer_s(daemon, time.monotonic() + 0.5) < 5.0
     assert honest.welcomes == 1
+    assert resident_bytes(daemon) - before_bytes < MEMORY_BOUND_BYTES
+
+
+def test_a_peer_that_never_takes_the_windows_it_asks_for(daemon, dealer, agent, wait_for):
+    honest = agent(11)
+    honest.open_session("5" * 32)
+    for seq in range(2, 34):
+        honest.send(WindowReport("5" * 32, seq, seq, 1, 2), (b"", bytes(1 << 20), b""))
+    kept = "recent_windows"
+    wait_for(lambda: getattr(daemon.ask(VersionRequest()).daemon, kept) == 32, "all are kept")
+    before_bytes = resident_bytes(daemon)
+    question = encode(WindowsRequest(most_bytes=1 << 30), "1")
+    for _ in range(200):
+        dealer.send_multipart(question)
+    assert slowest_answer_s(daemon, time.monotonic() + 1.0) < 5.0
     assert resident_bytes(daemon) - before_bytes < MEMORY_BOUND_BYTES
 
 
