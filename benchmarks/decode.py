@@ -26,7 +26,7 @@ from msmon.records.filter import Filter
 from msmon.records.kinds import ActivityKind, MemcpyKind, MemoryOperation
 from msmon.records.layout import API_KINDS, LAYOUTS, TEXT_FIELDS
 from msmon.records.record_filter import RecordFilter
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.records.windows import operator_rows
 
 VALID_BYTES = 8 * 1024 * 1024 * 8 // 10

@@ -35,7 +35,7 @@ from msmon.bus.messages import (
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.records.windows import Window
 from msmon.sessions import Counts, ProcessInfo, SessionEnd
 

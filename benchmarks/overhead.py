@@ -38,6 +38,7 @@ from msmon.agent.agent_log import AgentLog
 from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.records.kinds import ActivityKind
@@ -98,7 +99,7 @@ class Agent:
         self._answered = threading.Event()
         self.collector = Collector(
             Uplink(lambda: None),
-            lambda: -1,
+            StepCounter(),
             AgentLog(None),
             lambda: None,
             self._answer,

@@ -57,7 +57,7 @@ class Agent:
         self._tracer = Tracer(steps, log, self._notices.status_changed, pause)
         self._collector = Collector(
             self._uplink,
-            lambda: steps.current,
+            steps,
             log,
             self._notices.status_changed,
             self._notices.add_answer,

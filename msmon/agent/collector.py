@@ -19,6 +19,7 @@ from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.monitoring import Monitoring
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.control import TraceControl
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import MAX_PROBLEM_CHARACTERS, Answer
@@ -73,7 +74,7 @@ class Collector:
     def __init__(
         self,
         uplink: Uplink,
-        step: Callable[[], int],
+        steps: StepCounter,
         log: AgentLog,
         on_change: Callable[[], None],
         on_answer: Callable[[str, Answer], None],
@@ -81,7 +82,7 @@ class Collector:
         pause: MonitorPause,
     ) -> None:
         self.state = CollectorState()
-        self._monitoring = Monitoring(uplink, step, log, pause, self._publish)
+        self._monitoring = Monitoring(uplink, steps, log, pause, self._publish)
         self._traces = traces
         self._log = log
         self._on_change = on_change

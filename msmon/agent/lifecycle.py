@@ -115,7 +115,8 @@ def step() -> None:
     # StepCounter.advance once more, word for word: a call of it would cost the training loop
     # as much as all it does
     _steps.count += 1
-    _steps.last_monotonic_s = time.monotonic()
+    _steps.last_monotonic_s = now_s = time.monotonic()
+    _steps.ended.append((_steps.count, now_s))
     at_boundary = _steps.at_boundary  # read once: a cancelled trace removes it meanwhile
     if at_boundary is not None:
         at_boundary()

@@ -17,6 +17,7 @@ from msmon.agent import imports, installed
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.session.answers import session_answer, totals
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.bus.words import ProcessState
@@ -52,7 +53,7 @@ class Monitoring:
     def __init__(
         self,
         uplink: Uplink,
-        step: Callable[[], int],
+        steps: StepCounter,
         log: AgentLog,
         pause: MonitorPause,
         on_phase: Callable[[], None],
@@ -67,7 +68,7 @@ class Monitoring:
         self.last_counts = Counts()
         """Those of the session that has ended last."""
         self._uplink = uplink
-        self._step = step
+        self._steps = steps
         self._log = log
         self._pause = pause
         self._on_phase = on_phase
@@ -123,7 +124,7 @@ class Monitoring:
             self._load_modules()
             from msmon.agent.session.session import MonitoringSession
 
-            session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._step)
+            session = MonitoringSession(settings, self._open_recorder(), self._uplink, self._steps)
             session.start()
         except MsmonError as error:
             self.problem = str(error)

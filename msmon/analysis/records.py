@@ -17,8 +17,10 @@ import numpy as np
 from msmon.conversion.sources.source import Source
 from msmon.insight.job import Member
 from msmon.records.batch import Batch, Column, printable
+from msmon.records.collectives import labels_of_collectives
 from msmon.records.durations import are_spans, durations_of
-from msmon.records.kinds import ActivityKind, CommunicationDataType
+from msmon.records.kinds import ActivityKind
+from msmon.records.layout import API_KINDS
 from msmon.records.markers import MarkerEvents, MarkerPairing
 from msmon.sessions import Gap
 from msmon.sinks.sqlite.collectives import step_number
@@ -35,29 +37,6 @@ MAX_STEPS = 2_000_000
 
 OTHER = "other"
 
-_BYTES_OF_TYPE = {
-    **dict.fromkeys((CommunicationDataType.INT8, CommunicationDataType.UINT8), 1),
-    **dict.fromkeys(
-        (
-            CommunicationDataType.INT16, CommunicationDataType.FP16,
-            CommunicationDataType.UINT16, CommunicationDataType.BFP16,
-        ),
-        2,
-    ),
-    **dict.fromkeys(
-        (
-            CommunicationDataType.INT32, CommunicationDataType.FP32, CommunicationDataType.UINT32,
-        ),
-        4,
-    ),
-    **dict.fromkeys(
-        (
-            CommunicationDataType.INT64, CommunicationDataType.UINT64, CommunicationDataType.FP64,
-        ),
-        8,
-    ),
-}  # fmt: skip
-
 
 class Sort(enum.IntEnum):
     """What a record is to an analysis."""
@@ -65,11 +44,6 @@ class Sort(enum.IntEnum):
     KERNEL = 0
     HOST_CALL = 1
     COMMUNICATION = 2
-
-
-_HOST_KINDS = frozenset(
-    {ActivityKind.API, ActivityKind.AclAPI, ActivityKind.NodeAPI, ActivityKind.RuntimeAPI}
-)
 
 
 @dataclass(frozen=True)
@@ -129,7 +103,7 @@ class RankRecords:
                     file.write(rows.tobytes())
                     if self.device < 0 and len(rows):
                         self.device = int(batch.records["device_id"][0])
-                elif batch.kind in _HOST_KINDS:
+                elif batch.kind in API_KINDS:
                     named = self._named(batch, Sort.HOST_CALL)
                     file.write(self._timed(batch, named).tobytes())
                 elif batch.kind == ActivityKind.Communication:
@@ -209,22 +183,12 @@ class RankRecords:
 
     def _collectives(self, batch: Batch) -> Column:
         """Return the label of each collective, by operation, group and size."""
-        records = batch.records
-        keys = np.stack(
-            [
-                records["name"].astype(np.int64), records["comm_name"].astype(np.int64),
-                _size_classes(records),
-            ],
-            axis=1,
-        )  # fmt: skip
-        distinct, place = np.unique(keys, axis=0, return_inverse=True)
-        ids = []
-        for name, group, size_class in distinct.tolist():
-            text = printable(batch.strings[name])
-            operation = operation_of(text)
-            found = printable(batch.strings[group]) or _group_in(text)
-            ids.append(self._id(Label(Sort.COMMUNICATION, operation, found, size_class)))
-        labels: Column = np.array(ids, np.int64)[place.reshape(-1)]
+        ids, found = labels_of_collectives(batch)
+        table = [
+            self._id(Label(Sort.COMMUNICATION, operation, group, size_class))
+            for operation, group, size_class in found
+        ]
+        labels: Column = np.array(table, np.int64)[ids]
         return labels
 
     def _id(self, label: Label) -> int:
@@ -236,23 +200,3 @@ class RankRecords:
             self.labels.append(label)
             self.counts.append(0)
         return number
-
-
-def operation_of(name: str) -> str:
-    """Return "allReduce" for "hcom_allReduce__101_17_1": numbers would tell each call apart."""
-    operation = name.partition("__")[0].rstrip("_0123456789")
-    return operation.replace("hcom_", "", 1) or name
-
-
-def _group_in(name: str) -> str:
-    """Return "101" for "hcom_allReduce__101_17_1": what names the group when nothing else does."""
-    return name.partition("__")[2].partition("_")[0]
-
-
-def _size_classes(records: Column) -> Column:
-    """Return log2 of the bytes of each collective (int64), 0 where they are unknown."""
-    widths = np.zeros(256, np.int64)
-    widths[list(_BYTES_OF_TYPE)] = list(_BYTES_OF_TYPE.values())
-    types = records["data_type"].astype(np.int64)
-    sizes = widths[np.where(types < 256, types, 255)] * records["count"].astype(np.float64)
-    return np.log2(np.maximum(sizes, 1.0)).astype(np.int64)

@@ -19,7 +19,6 @@ from msmon.analysis.records import OTHER, RECORD_DTYPE, RankRecords, Sort
 from msmon.analysis.steps import JobSteps
 from msmon.insight.job import (
     COLLECTIVE_DTYPE,
-    POINT_TO_POINT,
     TIMES_DTYPE,
     TRAFFIC_DTYPE,
     WORK_DTYPE,
@@ -27,6 +26,7 @@ from msmon.insight.job import (
     JobWindow,
 )
 from msmon.records.batch import Column, join_columns
+from msmon.records.collectives import is_point_to_point
 
 LOST = "records of this time were lost"
 SILENT = "no records or no steps of this time"
@@ -117,7 +117,7 @@ class WindowMaker:
             ids[2],
             np.array([label.size_class for label in records.labels], np.int64),
             np.array([label.sort for label in records.labels], np.int64),
-            np.array([label.name.lower() in POINT_TO_POINT for label in records.labels], bool),
+            np.array([is_point_to_point(label.name) for label in records.labels], bool),
         )
 
 

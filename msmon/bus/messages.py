@@ -40,7 +40,8 @@ from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 2
-"""1: a daemon takes ``WindowSoFar``. 2: it answers a ``WindowsRequest``."""
+"""1: a daemon takes ``WindowSoFar``. 2: windows tell of steps, devices, sizes and collectives, and a
+daemon answers a ``WindowsRequest``."""
 
 MAX_NUMBERS = 10_000
 """Process ids or ranks in one selection: as many as processes can be registered."""
@@ -336,7 +337,7 @@ class InStream(Message):
 
 @dataclass(frozen=True)
 class WindowReport(WindowHeader, InStream):
-    """A→D. One window: its place, then its header. Payload frames: ``Window.to_frames``."""
+    """A→D. One window: its place, then its header. Payload frames: ``window_frames.frames_of``."""
 
     TYPE = "window"
 
@@ -350,7 +351,7 @@ class OfSession(Message):
 
 @dataclass(frozen=True)
 class WindowSoFar(WindowHeader, OfSession):
-    """A→D. All that the open window holds so far. Payload frames: ``Window.to_frames``.
+    """A→D. All that the open window holds so far. Payload frames: ``window_frames.frames_of``.
 
     It is sent about once a second, so that little is lost when the process is killed: the daemon
     then closes the window with it. It is no part of the stream: it has no number, is not

@@ -10,6 +10,7 @@ from msmon.bus.client import Client
 from msmon.bus.messages import Selection, WindowsReply, WindowsRequest
 from msmon.bus.rows import RecentNote, RecentSession, RecentWindow
 from msmon.errors import BusError
+from msmon.records.window_frames import window_of
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import Window
 
@@ -125,4 +126,4 @@ def _decoded(item: RecentWindow | RecentNote, session: RecentSession, frames: li
         value = b"".join(frames).decode("utf-8", "replace")
         return SeenNote(item.number, session, item.key, value)
     header = WindowHeader(**item.header_fields())
-    return SeenWindow(item.number, session, Window.from_frames(header, frames))
+    return SeenWindow(item.number, session, window_of(header, frames))

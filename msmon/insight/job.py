@@ -69,9 +69,6 @@ TIMES_DTYPE = np.dtype(
 """One row per member: the steps that it completed and their time, and how its device spent it:
 busy with kernels, with communication that no kernel hides, and with neither."""
 
-POINT_TO_POINT = frozenset({"send", "receive", "recv", "batchsendrecv"})
-"""Operations between two ranks, in lower case. The others are collectives of a whole group."""
-
 
 @dataclass(frozen=True)
 class Member:

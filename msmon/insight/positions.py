@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from msmon.insight.job import POINT_TO_POINT, JobWindow
+from msmon.insight.job import JobWindow
 from msmon.records.batch import Column
+from msmon.records.collectives import is_point_to_point
 
 SAME_OPERATORS = 0.9
 """Least share of common operators (Jaccard) of two peers."""
@@ -74,9 +75,7 @@ def _joined_by_groups(window: JobWindow, count: int) -> Column:
 
 def _passes_on(window: JobWindow) -> Column:
     """Return which groups carry sends and receives only: bool, shape (groups,)."""
-    point_to_point = np.array(
-        [name.lower() in POINT_TO_POINT for name in window.names.operations], bool
-    )
+    point_to_point = np.array([is_point_to_point(name) for name in window.names.operations], bool)
     traffic = window.traffic
     between_two = np.zeros(len(traffic), bool)
     if len(traffic):

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msmon.records.batch import Batch, Column
+from msmon.records.collectives import COLLECTIVE_KINDS, labels_of_collectives
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.layout import LAYOUTS
 from msmon.records.markers import MarkerEvents
@@ -36,8 +37,9 @@ LATEST_NS = 4 * 10**18
 _EARLIEST = np.uint64(EARLIEST_NS)
 _LATEST = np.uint64(LATEST_NS)
 
-Label = tuple[str, str]
-"""(name, domain); the domain is empty except for markers."""
+Label = tuple[str, str, int]
+"""(name, domain, size class). The domain is that of a marker, or the communicator of a collective;
+the size class is that of a collective. Elsewhere they are empty and 0."""
 
 MEMSET_NAME = "memset"
 UNKNOWN_OPERATION = "UNKNOWN_OPERATION"
@@ -93,7 +95,7 @@ def marker_durations(pairs: MarkerEvents) -> Durations:
     distinct, label_ids = np.unique(combined, return_inverse=True)
     texts = pairs.strings
     labels = tuple(
-        (texts[number >> 32], texts[number & 0xFFFFFFFF]) for number in distinct.tolist()
+        (texts[number >> 32], texts[number & 0xFFFFFFFF], 0) for number in distinct.tolist()
     )
     host_only = not len(events) or bool((events["device_id"] == HOST_DEVICE_ID).all())
     return Durations(
@@ -109,11 +111,14 @@ def marker_durations(pairs: MarkerEvents) -> Durations:
 def _labels(batch: Batch) -> tuple[Column, tuple[Label, ...]]:
     """Return (label id of each record, labels). The layout says which field is the label."""
     layout, records = LAYOUTS[batch.kind], batch.records
+    if batch.kind in COLLECTIVE_KINDS:
+        label_ids, collectives = labels_of_collectives(batch)
+        return label_ids, tuple(collectives)
     if not layout.label:
-        return np.zeros(len(records), np.uint8), ((MEMSET_NAME, ""),)
+        return np.zeros(len(records), np.uint8), ((MEMSET_NAME, "", 0),)
     label = layout[layout.label]
     if label.is_text:
-        return records[label.name], tuple((text, "") for text in batch.strings)
+        return records[label.name], tuple((text, "", 0) for text in batch.strings)
     names = [label.names[number] for number in range(len(label.names))]
-    labels = tuple((name, "") for name in [*names, UNKNOWN_OPERATION])
+    labels = tuple((name, "", 0) for name in [*names, UNKNOWN_OPERATION])
     return np.minimum(records[label.name], len(names)), labels

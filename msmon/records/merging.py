@@ -14,7 +14,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from msmon.records.batch import Column, join_columns
-from msmon.records.operators import exact_sums
+from msmon.records.statistics.operators import exact_sums
+from msmon.records.window_frames import frames_of
 from msmon.records.windows import (
     MAX_ROWS,
     MAX_WINDOW_BYTES,
@@ -28,7 +29,8 @@ def merge(windows: Iterable[Window]) -> Window:
     """Merge windows (at least one) of any intervals, sessions or ranks into one.
 
     Counts, totals, extremes and histograms are as if all records had been in one
-    window. Its index and step are the largest, its interval spans all of theirs;
+    window. Devices and single collectives are left out, as they mean something only where they come
+    from. Its index and step are the largest, its interval spans all of theirs;
     overflow_names is the largest too, since the same names may have overflowed.
     """
     merged = list(windows)
@@ -52,6 +54,10 @@ def merge(windows: Iterable[Window]) -> Window:
         kept=_sum_counts(window.kept for window in merged),
         untimed=_sum_counts(window.untimed for window in merged),
         overflow_names=max(window.overflow_names for window in merged),
+        steps=sum(window.steps for window in merged),
+        step_total_ns=sum(window.step_total_ns for window in merged),
+        step_min_ns=min((window.step_min_ns for window in merged if window.steps), default=0),
+        step_max_ns=max(window.step_max_ns for window in merged),
     )
 
 
@@ -72,7 +78,7 @@ def _fits(window: Window, most_bytes: int, most_rows: int) -> bool:
     size_bytes = window.operators.nbytes + window.buckets.nbytes
     if len(window.operators) > most_rows or size_bytes > most_bytes:
         return False
-    return sum(map(len, window.to_frames())) <= most_bytes
+    return sum(map(len, frames_of(window))) <= most_bytes
 
 
 def _with_operators(window: Window, kept: int) -> Window:
@@ -83,6 +89,7 @@ def _with_operators(window: Window, kept: int) -> Window:
     operators["name"][rarest] = len(window.names)
     operators["domain"][rarest] = 0
     overflow = window.overflow_names + len(rarest)
+    operators["size_class"][rarest] = 0
     names = (*window.names, OTHER_NAME)
     merged = merge(
         [dataclasses.replace(window, operators=operators, names=names, overflow_names=overflow)]
@@ -113,7 +120,7 @@ def _with_texts(window: Window, text_ids: dict[str, int]) -> Column:
 
 def _merge_operators(operators: Column) -> tuple[Column, Column]:
     """Return (merged rows, the merged row of each given row)."""
-    keys = ("kind", "device_id", "name", "domain")
+    keys = ("kind", "device_id", "name", "domain", "size_class")
     order = np.lexsort([operators[key] for key in reversed(keys)])
     rows = operators.take(order)
     is_first = np.ones(len(rows), dtype=bool)

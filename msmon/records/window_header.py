@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from msmon.bounds import CountsByKind, Nanoseconds
+from msmon.bounds import Count, CountsByKind, Nanoseconds
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,14 @@ class WindowHeader:
     """Kept records without usable times, per kind name; they are in no operator."""
     overflow_names: int = 0
     """Distinct names that did not fit the cap and were summed under ``other``."""
+    steps: Count = 0
+    """Training steps that ended in the window and whose time is known."""
+    step_total_ns: Count = 0
+    """Time of these steps, from one call of the step to the next; 0: unknown."""
+    step_min_ns: Count = 0
+    step_max_ns: Count = 0
+    digest_step: int = -1
+    """The step that the collectives of the window belong to; -1: steps are unknown."""
 
     def header_fields(self) -> dict[str, Any]:
         """Return the fields of the header alone, by name."""

@@ -7,12 +7,11 @@ with windows of other intervals or ranks, and still answer quantiles.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from msmon.records.batch import Column, decode_texts, encode_texts
+from msmon.records.batch import Column
 from msmon.records.kinds import ActivityKind
 from msmon.records.window_header import WindowHeader
 
@@ -26,13 +25,49 @@ OPERATOR_DTYPE = np.dtype(
         ("total_ns", "<u8"),
         ("min_ns", "<u8"),
         ("max_ns", "<u8"),
+        ("size_class", "<u4"),
     ]
 )
-"""One row per (kind, device, name, domain). device_id is -1 for the host; name and domain
-index ``Window.names`` (domain is the marker domain, otherwise the empty text)."""
+"""One row per (kind, device, name, domain, size class). device_id is -1 for the host; name and
+domain index ``Window.names``. The domain is that of a marker, and the communicator of a collective,
+whose size class is log2 of its bytes (0: unknown). Elsewhere they are the empty text and 0."""
 
 BUCKET_DTYPE = np.dtype([("operator", "<u4"), ("bucket", "<u2"), ("count", "<u8")])
 """One row per non-empty histogram bucket of an operator (an index into ``operators``)."""
+
+DEVICE_DTYPE = np.dtype(
+    [
+        ("device_id", "<i8"),
+        ("measured_ns", "<u8"),
+        ("busy_ns", "<u8"),
+        ("exposed_ns", "<u8"),
+        ("idle_ns", "<u8"),
+    ]
+)
+"""One row per device: how it spent ``measured_ns`` of the window. It was busy with kernels, with
+communication that no kernel hid (exposed), or idle; the three add up to what was measured."""
+
+DIGEST_DTYPE = np.dtype(
+    [
+        ("group", "<u2"),
+        ("operation", "<u2"),
+        ("size_class", "u1"),
+        ("reserved", "u1"),
+        ("number", "<u4"),
+        ("start_us", "<u4"),
+        ("lasted_ns", "<f4"),
+        ("reserved_2", "<u2"),
+    ]
+)
+"""One row per collective of one step: communicator and operation (they index ``Window.names``), its
+number among those of the communicator since the session began, and when it started, counted from
+the start of the window."""
+
+MAX_COLLECTIVES = 4096
+"""Rows of ``DIGEST_DTYPE`` that a daemon takes. An agent sends at most 512."""
+
+MAX_DEVICES = 1024
+"""Rows of ``DEVICE_DTYPE`` that a daemon takes."""
 
 MAX_ROWS = 20_000
 """Operators of a window that a daemon takes. An agent sends at most 1,000 names per kind."""
@@ -47,9 +82,6 @@ write it once for each row."""
 MAX_WINDOW_BYTES = 8 << 20
 """Frames of such a window, all together. Some 400 bytes each for 1,000 names of a kind are 2 MiB
 in a large job."""
-
-FRAME_COUNT = 3
-"""Operators, buckets and names."""
 
 CUT_MARK = "…"
 """Last character of a name that was cut."""
@@ -87,59 +119,18 @@ def bucket_bounds_ns(bucket: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Window(WindowHeader):
-    """Statistics of one interval of one session: a header and columns.
+    """Statistics of one interval of one session: a header and columns, each of shape (n,).
 
-    ``operators`` has dtype ``OPERATOR_DTYPE``, ``buckets`` has ``BUCKET_DTYPE``; both have
-    shape (n,).
+    ``operators`` has dtype ``OPERATOR_DTYPE``, ``buckets`` ``BUCKET_DTYPE``, ``devices``
+    ``DEVICE_DTYPE`` and ``collectives`` ``DIGEST_DTYPE``. :mod:`msmon.records.window_frames` turns
+    it into bytes and back.
     """
 
     operators: Column = field(default_factory=lambda: np.zeros(0, OPERATOR_DTYPE))
     buckets: Column = field(default_factory=lambda: np.zeros(0, BUCKET_DTYPE))
     names: tuple[str, ...] = ("",)
-
-    def to_frames(self) -> tuple[bytes, bytes, bytes]:
-        """Return (operators, buckets, names) as bytes; the header travels as a message."""
-        return self.operators.tobytes(), self.buckets.tobytes(), encode_texts(self.names)
-
-    @classmethod
-    def from_frames(cls, header: WindowHeader, frames: Sequence[bytes]) -> Window:
-        """Rebuild a window. Raises ValueError when the frames don't fit."""
-        if len(frames) != FRAME_COUNT:
-            raise ValueError(f"a window of {len(frames)} frames")
-        operators, buckets, names = cls.columns_from_frames(*frames)
-        return cls(**header.header_fields(), operators=operators, buckets=buckets, names=names)
-
-    @staticmethod
-    def columns_from_frames(
-        operators: bytes, buckets: bytes, names: bytes
-    ) -> tuple[Column, Column, tuple[str, ...]]:
-        """Rebuild operators, buckets and names. Raises ValueError when they don't fit.
-
-        A name longer than ``MAX_NAME_CHARACTERS`` is cut.
-        """
-        if exceeds_bounds(operators, names):
-            raise ValueError("a window with too many rows")
-        if len(operators) % OPERATOR_DTYPE.itemsize or len(buckets) % BUCKET_DTYPE.itemsize:
-            raise ValueError("a window frame is cut short")
-        rows = np.frombuffer(operators, OPERATOR_DTYPE)
-        filled = np.frombuffer(buckets, BUCKET_DTYPE)
-        texts = tuple(map(cut_name, decode_texts(names)))
-        if not np.isin(rows["kind"], [int(kind) for kind in ActivityKind]).all():
-            raise ValueError("a window has an operator of an unknown kind")
-        if len(rows) and max(int(rows["name"].max()), int(rows["domain"].max())) >= len(texts):
-            raise ValueError("a window refers to a name that was not sent")
-        if len(filled) and int(filled["operator"].max()) >= len(rows):
-            raise ValueError("a window bucket refers to an operator that was not sent")
-        return rows, filled, texts
-
-
-def exceeds_bounds(operators: bytes, names: bytes) -> bool:
-    """Whether frames have more operators or names than an agent sends; cheap, nothing is decoded.
-
-    Texts are separated by NUL.
-    """
-    rows = len(operators) // OPERATOR_DTYPE.itemsize
-    return rows > MAX_ROWS or names.count(b"\0") >= MAX_NAMES
+    devices: Column = field(default_factory=lambda: np.zeros(0, DEVICE_DTYPE))
+    collectives: Column = field(default_factory=lambda: np.zeros(0, DIGEST_DTYPE))
 
 
 def cut_name(name: str) -> str:
@@ -171,6 +162,7 @@ class OperatorRow:
     total_ns: int
     min_ns: int
     max_ns: int
+    size_class: int = 0
 
     @property
     def mean_ns(self) -> float:

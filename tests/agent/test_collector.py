@@ -13,6 +13,7 @@ from msmon.agent.collector import Collector
 from msmon.agent.link.pending import PendingCommand
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.session.session import MonitoringSession
+from msmon.agent.steps.counter import StepCounter
 from msmon.agent.tracing.pause import MonitorPause
 from msmon.bus.messages import Answer
 from msmon.ffi.arena import BufferArena
@@ -59,7 +60,7 @@ class Commander:
         self.answers: queue.Queue[Answer] = queue.Queue()
         self.collector = Collector(
             Uplink(lambda: None),
-            lambda: -1,
+            StepCounter(),
             AgentLog(None),
             lambda: None,
             lambda _, answer: self.answers.put(answer),

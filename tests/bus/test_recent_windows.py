@@ -11,6 +11,7 @@ from msmon.bus.client import Client
 from msmon.bus.messages import Selection, SessionNote, WindowReport, WindowsRequest
 from msmon.bus.recent_windows import Page, RecentReader, SeenNote
 from msmon.errors import CommandRefused
+from msmon.records.window_frames import frames_of
 from msmon.records.windows import OPERATOR_DTYPE, Window
 
 SESSION = "5" * 32
@@ -24,7 +25,7 @@ def window(index: int) -> Window:
 
 def report(one, seq: int, index: int) -> None:
     made = window(index)
-    one.send(WindowReport(SESSION, seq, **made.header_fields()), made.to_frames())
+    one.send(WindowReport(SESSION, seq, **made.header_fields()), frames_of(made))
 
 
 def read_until(reader: RecentReader, client: Client, count: int) -> Page:

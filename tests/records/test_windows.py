@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,35 +45,3 @@ def test_buckets_keep_the_order_of_durations(durations_ns: list[int]) -> None:
 def test_zero_is_next_to_one() -> None:
     assert np.diff(bucket_of(np.array([0, 1], np.uint64))).tolist() == [1]
     assert bucket_bounds_ns(ZERO_BUCKET) == (0, 1)
-
-
-def test_a_window_survives_its_frames() -> None:
-    sent = window(("", "a\udcffb"))
-    operators, buckets, names = Window.columns_from_frames(*sent.to_frames())
-    assert operators.tolist() == sent.operators.tolist()
-    assert buckets.tolist() == sent.buckets.tolist()
-    assert names == sent.names
-
-
-@pytest.mark.parametrize(
-    ("frames", "message"),
-    [
-        ((b"x", b"", b""), "cut short"),
-        ((b"", b"x", b""), "cut short"),
-        ((bytes(20_001 * OPERATOR_DTYPE.itemsize), b"", b""), "too many rows"),
-        ((b"", b"", bytes(40_001)), "too many rows"),
-        ((bytes(OPERATOR_DTYPE.itemsize), b"", b""), "unknown kind"),
-        ((window().operators.tobytes(), b"", b""), "name that was not sent"),
-        ((b"", window().buckets.tobytes(), b""), "operator that was not sent"),
-    ],
-)
-def test_frames_that_do_not_fit_are_refused(
-    frames: tuple[bytes, bytes, bytes], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        Window.columns_from_frames(*frames)
-
-
-def test_a_long_name_is_cut() -> None:
-    _, _, names = Window.columns_from_frames(*window(("", "n" * 1_000_000)).to_frames())
-    assert names == ("", "n" * 4095 + "…")

@@ -20,7 +20,7 @@ from msmon.ffi.mspti import Mspti
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import NAMELESS_KINDS
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.records.windows import operator_rows
 from msmon.settings.simulation import SimulatedRank
 from msmon.simulation import SimulatedMspti, expected_step, parse_simulation

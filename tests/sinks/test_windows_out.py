@@ -16,7 +16,7 @@ import pytest
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.records.windows import OPERATOR_DTYPE, Window
 from msmon.sessions import Gap, SessionEnd
 from msmon.sinks import metrics_json

@@ -57,9 +57,6 @@ _MESSAGES_PER_TURN = 16
 
 _PENDING_CHECK_S = 0.5
 
-SO_FAR_MINOR = 1
-"""From this minor version on a daemon takes ``WindowSoFar``."""
-
 
 class Link:
     """The thread and its state, which it alone writes, except ``_end_by_s``.
@@ -191,7 +188,7 @@ class Link:
             self._pause_s = FIRST_PAUSE_S
 
     def _begin(self) -> None:
-        self._uplink.start_over(self._daemon_minor >= SO_FAR_MINOR)
+        self._uplink.start_over(self._daemon_minor)
         self._next_heartbeat_s = 0.0
         self._greet_again_s = 0.0
 

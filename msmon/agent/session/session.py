@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msmon.agent.link.uplink import Uplink
@@ -20,6 +20,7 @@ from msmon.agent.session.pace import Pace
 from msmon.agent.session.patience import Patience
 from msmon.agent.session.wall_clock import WallClock
 from msmon.agent.session.window_series import WindowSeries
+from msmon.agent.steps.counter import StepCounter
 from msmon.errors import CommandRefused
 from msmon.recording.calls import CALL_ERRORS
 from msmon.recording.recorder import Recorder
@@ -35,6 +36,9 @@ MANY_SLOTS_OUT = 3
 """MSPTI usually has one buffer that it fills and one full one that it is about to deliver. With
 so many, deliveries don't keep up; it is flushed at once, before it has no free buffer left."""
 
+DEVICE_KINDS = frozenset({ActivityKind.Kernel, ActivityKind.Communication})
+"""What a device spends its time with."""
+
 ROOM_LIMIT_S = 3.0
 """How long a stop or an update may wait until the daemon has made room for full buffers."""
 
@@ -45,9 +49,8 @@ SHORT_ROOM_LIMIT_S = 0.3
 class MonitoringSession:
     """A session from :meth:`start` to :meth:`stop` (or :meth:`abandon`), with ticks between.
 
-    Written by the collector's thread only. ``step`` returns the current training step, -1 if it
-    is unknown. The id is random, so that nobody can guess it: who knows it may go on with the
-    session at the daemon.
+    Written by the collector's thread only. The id is random, so that nobody can guess it: who knows
+    it may go on with the session at the daemon.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class MonitoringSession:
         settings: MonitorSettings,
         recorder: Recorder,
         uplink: Uplink,
-        step: Callable[[], int],
+        steps: StepCounter,
     ) -> None:
         self.session_id = secrets.token_hex(16)
         self.settings = settings
@@ -64,7 +67,7 @@ class MonitoringSession:
         self._recorder = recorder
         self._uplink = uplink
         self._clock = WallClock()
-        self._windows = WindowSeries(self.session_id, uplink, self._clock, step)
+        self._windows = WindowSeries(self.session_id, uplink, self._clock, steps)
         self._intake = Intake(
             self.session_id,
             settings.active_filter,
@@ -103,6 +106,7 @@ class MonitoringSession:
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
         self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
         self._uplink.open(self.session_id, self.settings.with_kinds(), self._recorder.start_ns)
+        self._windows.measures_devices = self._records_whole_devices
 
     def _start_recorder(self) -> None:
         self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
@@ -115,6 +119,11 @@ class MonitoringSession:
         """The kinds in force that MSPTI does record."""
         kinds = self.settings.active_kinds
         return frozenset(kind for kind in kinds if kind.name not in self.unavailable_kinds)
+
+    @property
+    def _records_whole_devices(self) -> bool:
+        """Whether all kernels and collectives are recorded: what is not would look like idle."""
+        return self.recorded_kinds >= DEVICE_KINDS and not self.settings.active_filter.needles
 
     def keeps(self, kind: ActivityKind) -> bool:
         """Whether the filter in force lets any record of a kind pass."""
@@ -180,6 +189,7 @@ class MonitoringSession:
         if new.filter != self.settings.filter:
             self._intake.change_filter(new.active_filter)
         self.settings = new
+        self._windows.measures_devices = self._records_whole_devices
         self._uplink.put_note(self.session_id, "settings", json.dumps(new.as_fields()))
 
     @property

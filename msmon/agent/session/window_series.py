@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from msmon.agent.link.uplink import Uplink
+from msmon.agent.session.collective_calls import StepSpan
 from msmon.agent.session.wall_clock import WallClock
+from msmon.agent.session.window_details import WindowDetails
+from msmon.agent.steps.counter import StepCounter
 from msmon.records.batch import Batch, Column
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
+from msmon.records.windows import Window
 
 SO_FAR_INTERVAL_S = 1.0
 """How often the daemon is told what the open window holds, if that takes next to no time."""
@@ -22,20 +26,22 @@ class WindowSeries:
     """The window that is open, and the numbers of those before it; closed ones go to the uplink.
 
     Written by the collector's thread only. Windows begin and end at moments of ``clock``, so
-    they follow each other without gap or overlap. ``step`` returns the current training step,
-    -1 if it is unknown.
+    they follow each other without gap or overlap.
     """
 
     def __init__(
-        self, session_id: str, uplink: Uplink, clock: WallClock, step: Callable[[], int]
+        self, session_id: str, uplink: Uplink, clock: WallClock, steps: StepCounter
     ) -> None:
         self.untimed: Counter[str] = Counter()
         """Records per kind name whose times are no times, in all windows closed so far."""
         self._session_id = session_id
         self._uplink = uplink
         self._clock = clock
-        self._step = step
+        self._steps = steps
         self._statistics = WindowStatistics()
+        self._details = WindowDetails()
+        self._last_step: tuple[int, float] | None = None
+        """The step that has ended last, and when on the monotonic clock."""
         self._index = 0
         self._start_s = time.monotonic()
         self._grown = False
@@ -56,9 +62,20 @@ class WindowSeries:
         """The markers that wait for others of their id; see ``MarkerPairing.waiting``."""
         return self._statistics.waiting_markers
 
+    @property
+    def measures_devices(self) -> bool:
+        """Whether all that devices do is recorded; see :class:`WindowDetails`."""
+        return self._details.whole_devices
+
+    @measures_devices.setter
+    def measures_devices(self, whole: bool) -> None:
+        self._details.whole_devices = whole
+
     def begin(self) -> None:
         """Have the open window begin now: nothing was recorded before."""
         self._start_s = time.monotonic()
+        self._steps.take_ended()
+        self._last_step = None
 
     def end_s(self, interval_s: float) -> float:
         """Return when a window of this length is over, on the monotonic clock."""
@@ -68,6 +85,7 @@ class WindowSeries:
         """Take the records that the filter has kept of ``received`` ones."""
         self._grown = True
         self._statistics.add(batch, received=received)
+        self._details.add(batch)
 
     def tell_so_far(self, interval_s: float) -> None:
         """Leave for the daemon what the open window holds, in case this process is killed.
@@ -81,7 +99,7 @@ class WindowSeries:
         if not self._uplink.wants_so_far:
             return
         start_ns, end_ns = self._clock.at_ns(self._start_s), self._clock.at_ns(began_s)
-        window = self._statistics.so_far(self._index, start_ns, end_ns, self._step())
+        window = self._statistics.so_far(self._index, start_ns, end_ns, self._steps.current)
         self._uplink.put_so_far(self._session_id, window)
         took_s = time.monotonic() - began_s
         self._next_so_far_s = began_s + max(SO_FAR_INTERVAL_S, took_s / _SO_FAR_SHARE)
@@ -91,7 +109,8 @@ class WindowSeries:
         """End the open window, begin the next, and queue the one that has ended."""
         now_s = time.monotonic()
         start_ns, end_ns = self._clock.at_ns(self._start_s), self._clock.at_ns(now_s)
-        window = self._statistics.close(self._index, start_ns, end_ns, self._step())
+        window = self._statistics.close(self._index, start_ns, end_ns, self._steps.current)
+        window = self._details.close(self._with_steps(window))
         self.untimed.update(window.untimed)
         self._index += 1
         self._start_s = now_s
@@ -100,3 +119,26 @@ class WindowSeries:
         jump_ns = self._clock.follow()
         if jump_ns:
             self._uplink.put_note(self._session_id, "clock_jump_ns", str(jump_ns))
+
+    def _with_steps(self, window: Window) -> Window:
+        """Return the window with the steps that have ended in it, as far as their time is known.
+
+        A step lasts from the end of the one before. So the first one of a session is not known, and
+        none around a call of ``msmon.set_step()``.
+        """
+        spans = []
+        for number, ended_s in self._steps.take_ended():
+            before, self._last_step = self._last_step, (number, ended_s)
+            if before is not None and number == before[0] + 1:
+                spans.append(
+                    StepSpan(number, self._clock.at_ns(before[1]), self._clock.at_ns(ended_s))
+                )
+        self._details.add_steps(spans)
+        lasted_ns = [max(0, span.end_ns - span.start_ns) for span in spans]
+        return dataclasses.replace(
+            window,
+            steps=len(lasted_ns),
+            step_total_ns=sum(lasted_ns),
+            step_min_ns=min(lasted_ns, default=0),
+            step_max_ns=max(lasted_ns, default=0),
+        )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import time
+from collections import deque
 from collections.abc import Callable
 
 MAX_STEP = 2**53
 """Largest number that a job may give: one that every reader of JSON and SQL still counts from."""
+
+MOST_ENDED = 4096
+"""Steps whose ends are kept for the next window; of more, the latest."""
 
 _RATE_SPAN_S = 1.0
 """The mean time of a step is taken over at least so long, where there are steps."""
@@ -38,11 +43,12 @@ class StepCounter:
     ``at_boundary``, where set, is called on the training thread after each step that was
     counted. ``explicit``: the job calls ``msmon.step()``, so nothing else counts. ``counts``:
     what is counted as a step, for people; empty before the first.
-    ``step_s``: mean seconds per step, 0 when unknown; see :meth:`measure`.
+    ``step_s``: mean seconds per step, 0 when unknown; see :meth:`measure`. ``ended``: the latest
+    steps, each as (steps so far, monotonic seconds), for whoever measures them.
     """
 
     __slots__ = (
-        *("at_boundary", "count", "counts", "explicit", "last_monotonic_s"),
+        *("at_boundary", "count", "counts", "ended", "explicit", "last_monotonic_s"),
         *("_base_count", "_base_s", "_source", "step_s"),
     )
 
@@ -51,6 +57,7 @@ class StepCounter:
         self.counts = ""
         self.last_monotonic_s = 0.0
         self.explicit = False
+        self.ended: deque[tuple[int, float]] = deque(maxlen=MOST_ENDED)
         self.at_boundary: Callable[[], None] | None = None
         self._source = Source.NONE
         self._base_count, self._base_s, self.step_s = 0, 0.0, 0.0
@@ -58,7 +65,8 @@ class StepCounter:
     def advance(self) -> None:
         """Note that a step has ended."""
         self.count += 1
-        self.last_monotonic_s = time.monotonic()
+        self.last_monotonic_s = now_s = time.monotonic()
+        self.ended.append((self.count, now_s))
         at_boundary = self.at_boundary  # read once: a cancelled trace removes it meanwhile
         if at_boundary is not None:
             at_boundary()
@@ -93,6 +101,7 @@ class StepCounter:
         """Begin anew in a forked child: the steps so far were its parent's."""
         self.count, self.last_monotonic_s = 0, 0.0
         self.explicit, self.counts, self._source = False, "", Source.NONE
+        self.ended.clear()
         self._base_count, self._base_s, self.step_s = 0, 0.0, 0.0
 
     def set(self, count: int) -> None:
@@ -108,6 +117,17 @@ class StepCounter:
     def age_s(self) -> float:
         """Seconds since the last step; -1 when none was seen."""
         return time.monotonic() - self.last_monotonic_s if self.last_monotonic_s else -1.0
+
+    def take_ended(self) -> list[tuple[int, float]]:
+        """Return the steps that have ended since the last call, the latest ``MOST_ENDED``.
+
+        Called by the collector's thread only.
+        """
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self.ended.popleft())
+        return taken
 
     def measure(self) -> None:
         """Update ``step_s``, the mean time of the latest steps. Called with each heartbeat."""

@@ -16,8 +16,8 @@ from msmon.bounds import added
 from msmon.daemon.outputs.export_roots import require_closed
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
+from msmon.records.window_frames import window_of
 from msmon.records.window_header import WindowHeader
-from msmon.records.windows import Window
 from msmon.sessions import DropStage, Gap, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, ResumableSink, SessionOutput, Sink
 from msmon.sinks.exports import require_below, resolve_export
@@ -68,7 +68,7 @@ class BatchDelivery(_InSession):
 
 @dataclass(frozen=True)
 class WindowDelivery(_InSession):
-    """A window of statistics. ``payload``: the frames of ``Window.to_frames``.
+    """A window of statistics. ``payload``: see ``window_frames``.
 
     ``found_here``: the daemon closed it, because the process is gone. It has no number of its own.
     """
@@ -84,8 +84,7 @@ class WindowDelivery(_InSession):
 
     def apply(self, sink: Sink) -> None:
         """Decode and write. Raises ValueError for frames that don't fit."""
-        window = Window.from_frames(self.header, self.payload)
-        sink.write_window(self.session_id, self.seq, window)
+        sink.write_window(self.session_id, self.seq, window_of(self.header, self.payload))
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,13 @@ from msmon.daemon.outputs.delivery import (
 )
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
+from msmon.records.window_frames import exceeds_bounds
 from msmon.records.window_header import WindowHeader
-from msmon.records.windows import MAX_WINDOW_BYTES, exceeds_bounds
+from msmon.records.windows import MAX_WINDOW_BYTES
 from msmon.sessions import DropStage, Gap
 
 MAX_NOTE_BYTES = 1 << 20
 """The longest note names the ranks of all parallel groups of a job."""
-
-WINDOW_FRAMES = 3
-"""Operators, buckets and names; another number is refused where a window is decoded."""
 
 _KNOWN_KINDS = frozenset(int(kind) for kind in ActivityKind)
 
@@ -62,7 +60,7 @@ def is_too_large(payload: tuple[bytes, ...]) -> bool:
     """Whether the frames of a window are more than a daemon takes."""
     if sum(map(len, payload)) > MAX_WINDOW_BYTES:
         return True
-    return len(payload) == WINDOW_FRAMES and exceeds_bounds(payload[0], payload[-1])
+    return exceeds_bounds(payload)
 
 
 def _note_delivery(message: SessionNote, payload: tuple[bytes, ...]) -> Delivery:

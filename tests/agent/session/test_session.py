@@ -8,6 +8,7 @@ import pytest
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.session.answers import totals
 from msmon.agent.session.session import MonitoringSession
+from msmon.agent.steps.counter import StepCounter
 from msmon.bus.codec import decode
 from msmon.bus.messages import GapReport
 from msmon.errors import CommandRefused
@@ -18,7 +19,7 @@ from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind, MarkerFlag
 from msmon.records.record_filter import RecordFilter
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.sessions import MonitorSettings
 
 
@@ -74,7 +75,7 @@ def recorder() -> PlayedRecorder:
 @pytest.fixture
 def session(recorder) -> MonitoringSession:
     settings = MonitorSettings(kinds="Marker")
-    started = MonitoringSession(settings, recorder, Uplink(lambda: None), lambda: -1)
+    started = MonitoringSession(settings, recorder, Uplink(lambda: None), StepCounter())
     started.start()
     return started
 
@@ -93,7 +94,7 @@ def test_ranges_still_open_are_counted_when_the_session_ends(recorder, session):
 
 def test_ranges_that_had_to_make_room_are_counted_at_once(recorder, session, monkeypatch):
     monkeypatch.setattr(markers, "OPEN_RECORDS", 2)
-    small = MonitoringSession(session.settings, recorder, Uplink(lambda: None), lambda: -1)
+    small = MonitoringSession(session.settings, recorder, Uplink(lambda: None), StepCounter())
     small.start()
     recorder.waiting = [host_markers(MarkerFlag.START, 1, 2, 3)]
     small.tick()
@@ -106,7 +107,7 @@ def test_ranges_that_had_to_make_room_are_counted_at_once(recorder, session, mon
 def start_session(recorder, uplink=None, **settings) -> MonitoringSession:
     fields = {"kinds": "Marker", **settings}
     started = MonitoringSession(
-        MonitorSettings(**fields), recorder, uplink or Uplink(lambda: None), lambda: -1
+        MonitorSettings(**fields), recorder, uplink or Uplink(lambda: None), StepCounter()
     )
     started.start()
     return started

@@ -8,7 +8,7 @@ from fixtures.sink_input import START_NS, make_batch, make_session
 
 from msmon.commands.demo.totals import OperatorTotal, TotalsSink, read_totals
 from msmon.records.kinds import ActivityKind
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.records.windows import Window
 
 

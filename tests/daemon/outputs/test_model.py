@@ -41,6 +41,7 @@ from msmon.daemon.recent.recent_windows import RecentWindows
 from msmon.daemon.streams.streams import Streams
 from msmon.errors import SinkError
 from msmon.records.batch import Batch
+from msmon.records.window_frames import frames_of
 from msmon.records.windows import Window
 from msmon.sessions import DropStage, Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 from msmon.sinks.base import CommitFailed, Progress, ResumableSink, SessionOutput, Sink
@@ -268,7 +269,7 @@ class Faults(RuleBasedStateMachine):
         if session is not None:
             seq = self._seq(session)
             report = WindowReport(session.id, seq, seq, 1, 2, kept={"Kernel": 1})
-            self._send(session, report, Window(seq, 1, 2).to_frames())
+            self._send(session, report, frames_of(Window(seq, 1, 2)))
 
     @rule(which=st.integers(0, 2))
     def end_session(self, which: int) -> None:

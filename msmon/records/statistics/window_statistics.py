@@ -18,7 +18,7 @@ from msmon.records.durations import Durations, Label, are_spans, durations_of, m
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.markers import MarkerPairing
 from msmon.records.merging import fitted
-from msmon.records.operators import CHUNK_RECORDS, OperatorGroup
+from msmon.records.statistics.operators import CHUNK_RECORDS, OperatorGroup
 from msmon.records.windows import (
     BUCKET_DTYPE,
     MAX_WINDOW_BYTES,
@@ -143,10 +143,10 @@ class WindowStatistics:
         self._untimed[kind.name] += len(durations)
 
     def _admit(self, kind: ActivityKind, label: Label) -> Label:
-        name, domain = map(cut_name, label)
+        name, domain = map(cut_name, label[:2])
         if kind == ActivityKind.Marker:
             name = _DIGITS.sub("*", name)
-        label = (name, domain)
+        label = (name, domain, label[2])
         admitted = self._admitted.setdefault(kind, set())
         if label in admitted:
             return label
@@ -157,7 +157,7 @@ class WindowStatistics:
             return label
         if len(self._overflow) < _COUNTED_OVERFLOW:
             self._overflow.add(hash((kind, label)))
-        return OTHER_NAME, ""
+        return OTHER_NAME, "", 0
 
     def _columns(self) -> tuple[Column, Column, tuple[str, ...]]:
         text_ids: dict[str, int] = {"": 0}
@@ -168,8 +168,9 @@ class WindowStatistics:
             rows = np.zeros(len(labels), OPERATOR_DTYPE)
             rows["kind"] = kind
             rows["device_id"] = device_id
-            rows["name"] = [text_ids.setdefault(name, len(text_ids)) for name, _ in labels]
-            rows["domain"] = [text_ids.setdefault(domain, len(text_ids)) for _, domain in labels]
+            rows["name"] = [text_ids.setdefault(label[0], len(text_ids)) for label in labels]
+            rows["domain"] = [text_ids.setdefault(label[1], len(text_ids)) for label in labels]
+            rows["size_class"] = [label[2] for label in labels]
             for field, column in zip(("count", "total_ns", "min_ns", "max_ns"), group.columns()):
                 rows[field] = column
             operator, bucket, count = group.buckets()

@@ -18,7 +18,8 @@ from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
 from msmon.records.layout import API_KINDS
 from msmon.records.markers import LATE_BATCHES
 from msmon.records.merging import fitted, merge
-from msmon.records.statistics import WindowStatistics
+from msmon.records.statistics.window_statistics import WindowStatistics
+from msmon.records.window_frames import frames_of, window_of
 from msmon.records.windows import (
     MAX_WINDOW_BYTES,
     Window,
@@ -265,9 +266,9 @@ def test_a_window_of_the_longest_names_is_no_larger_than_a_daemon_takes() -> Non
         rows = [(0, f"{number} {'算' * 5000}", START_NS, START_NS + 10) for number in range(1200)]
         statistics.add(batch_of(kind, rows))
     window = close(statistics)
-    frames = window.to_frames()
+    frames = frames_of(window)
     assert sum(map(len, frames)) <= MAX_WINDOW_BYTES
-    Window.columns_from_frames(*frames)
+    window_of(window, frames)
     assert sum(row.count for row in operator_rows(window)) == 1200 * len(NAMED_KINDS)
     assert sum(row.total_ns for row in operator_rows(window)) == 12_000 * len(NAMED_KINDS)
     assert window.overflow_names > 0
@@ -343,8 +344,7 @@ def test_a_window_of_wire_frames_can_be_merged() -> None:
     statistics = WindowStatistics()
     statistics.add(kernels("MatMul", [4, 5]))
     window = close(statistics)
-    columns = Window.columns_from_frames(*window.to_frames())
-    received = Window(0, 0, 1, **dict(zip(("operators", "buckets", "names"), columns)))
+    received = window_of(window, frames_of(window))
     assert operators(merge([received, window])) == {
         (ActivityKind.Kernel, 0, "MatMul", ""): (4, 18, 4, 5)
     }

@@ -1,0 +1,159 @@
+"""The single collectives of one step, which ranks compare with each other.
+
+A window holds those of one whole step. It is the step whose number the highest power of two divides
+(96 rather than 95 or 98), so that ranks whose windows begin some seconds apart choose the same one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from msmon.records.batch import Column
+from msmon.records.durations import Label
+
+MOST_CALLS = 16_384
+"""Collectives that are remembered, the latest ones."""
+
+MOST_ROWS = 512
+"""Collectives of a step that a window holds; of more, the first ones of each group."""
+
+MOST_NAMES = 1024
+"""Groups and operations that are told apart."""
+
+MOST_STEPS = 4096
+
+WITHOUT_STEPS_NS = 1_000_000_000
+"""Where steps are unknown, the collectives of so long stand for them."""
+
+CALL_DTYPE = np.dtype(
+    [
+        ("group", "<u2"),
+        ("operation", "<u2"),
+        ("size_class", "u1"),
+        ("number", "<u4"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+    ]
+)
+"""One row per collective; group and operation index ``CollectiveCalls.texts``."""
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """A step, and when the training loop began and ended it; wall clock in ns."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+class CollectiveCalls:
+    """The latest collectives of a process. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+        """Name of a group or operation → its number."""
+        self._calls: deque[Column] = deque()
+        self._count = 0
+        self._next_number: dict[int, int] = {}
+        """Group → number of its next collective."""
+        self._steps: deque[StepSpan] = deque(maxlen=MOST_STEPS)
+        self._told_step = -1
+
+    def add(
+        self,
+        start_ns: Column,
+        end_ns: Column,
+        labels: Column,
+        names: Sequence[Label],
+    ) -> None:
+        """Take collectives with usable times, in arrays of shape (n,).
+
+        ``labels`` index ``names``, which are (operation, group, size class).
+        """
+        table = np.array([self._numbers_of(*name) for name in names], np.int64).reshape(-1, 3)
+        known = table[:, 0] >= 0
+        order = np.argsort(start_ns, kind="stable")
+        order = order[known[labels[order]]]
+        rows = np.zeros(len(order), CALL_DTYPE)
+        rows["start_ns"], rows["end_ns"] = start_ns[order], end_ns[order]
+        for column, name in enumerate(("group", "operation", "size_class")):
+            rows[name] = table[labels[order], column]
+        for group in np.unique(rows["group"]).tolist():
+            mine = np.flatnonzero(rows["group"] == group)
+            first = self._next_number.get(group, 0)
+            rows["number"][mine] = (first + np.arange(len(mine))) & 0xFFFFFFFF
+            self._next_number[group] = first + len(mine)
+        self._calls.append(rows)
+        self._count += len(rows)
+        while self._count - len(self._calls[0]) >= MOST_CALLS:
+            self._count -= len(self._calls.popleft())
+
+    def add_steps(self, steps: Sequence[StepSpan]) -> None:
+        """Take steps that have ended, in their order.
+
+        Where the numbers begin anew, say after a checkpoint was loaded, the former are forgotten.
+        """
+        for step in steps:
+            if self._steps and step.number <= self._steps[-1].number:
+                self._steps.clear()
+                self._told_step = -1
+            self._steps.append(step)
+
+    def take(self) -> tuple[int, Column]:
+        """Return (step, its collectives) of the step to tell of; ``CALL_DTYPE``, by start.
+
+        The step is -1 where steps are unknown. Without collectives of a whole step there are none.
+        """
+        calls = np.concatenate([np.zeros(0, CALL_DTYPE), *self._calls])
+        if not len(calls):
+            return -1, calls
+        latest_ns = int(calls["end_ns"].max())
+        if self._steps:
+            step = self._roundest(int(calls["start_ns"].min()), latest_ns)
+            if step is None:
+                return -1, calls[:0]
+            self._told_step = step.number
+            begin_ns, end_ns = step.start_ns, step.end_ns
+        else:
+            begin_ns, end_ns = latest_ns - WITHOUT_STEPS_NS, latest_ns + 1
+        inside = (calls["start_ns"] >= begin_ns) & (calls["start_ns"] < end_ns)
+        chosen = calls[inside]
+        chosen = chosen[np.argsort(chosen["start_ns"], kind="stable")]
+        return (self._told_step if self._steps else -1), _first_of_each_group(chosen)
+
+    def _roundest(self, earliest_ns: int, latest_ns: int) -> StepSpan | None:
+        """Return the step to tell of, among those whose collectives are all here."""
+        whole = [
+            step
+            for step in self._steps
+            if step.number > self._told_step
+            and step.start_ns >= earliest_ns
+            and step.end_ns <= latest_ns
+        ]
+        return max(whole, key=lambda step: (step.number & -step.number, step.number), default=None)
+
+    def _numbers_of(self, operation: str, group: str, size_class: int) -> tuple[int, int, int]:
+        """Return the numbers of a label; -1 for names beyond the bound."""
+        if len(self.texts) > MOST_NAMES - 2 and not {operation, group} <= self.texts.keys():
+            return -1, -1, -1
+        group_number = self.texts.setdefault(group, len(self.texts))
+        return group_number, self.texts.setdefault(operation, len(self.texts)), min(size_class, 63)
+
+
+def _first_of_each_group(calls: Column) -> Column:
+    """Return at most ``MOST_ROWS`` collectives: of each group the first ones, as many of each."""
+    if len(calls) <= MOST_ROWS:
+        return calls
+    _, group, count = np.unique(calls["group"], return_inverse=True, return_counts=True)
+    shares = np.arange(1, MOST_ROWS + 1)
+    taken = np.minimum(count[None, :], shares[:, None]).sum(axis=1)
+    share = int(shares[taken <= MOST_ROWS].max(initial=0))
+    place = np.empty(len(calls), np.int64)
+    order = np.argsort(group, kind="stable")
+    place[order] = np.arange(len(calls)) - np.repeat(np.cumsum(count) - count, count)
+    return calls[place < share]

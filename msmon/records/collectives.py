@@ -1,0 +1,83 @@
+"""What a collective is, whoever records it: its operation, its group and its size.
+
+CANN numbers the names of collectives: ``hcom_allReduce__101_17_1`` is the 17th of group 101. So
+names would tell each call apart. What can be compared is the operation (allReduce) within the
+communicator, for about the same number of bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from msmon.records.batch import Batch, Column, printable
+from msmon.records.kinds import ActivityKind, CommunicationDataType
+from msmon.records.layout import LAYOUTS
+
+POINT_TO_POINT = frozenset({"send", "receive", "recv", "batchsendrecv"})
+"""Operations between two ranks, in lower case. The others are collectives of a whole group."""
+
+COLLECTIVE_KINDS = frozenset({ActivityKind.Communication, ActivityKind.Hccl})
+
+_WIDTHS = {
+    1: (CommunicationDataType.INT8, CommunicationDataType.UINT8),
+    2: (
+        CommunicationDataType.INT16, CommunicationDataType.FP16,
+        CommunicationDataType.UINT16, CommunicationDataType.BFP16,
+    ),
+    4: (CommunicationDataType.INT32, CommunicationDataType.FP32, CommunicationDataType.UINT32),
+    8: (CommunicationDataType.INT64, CommunicationDataType.UINT64, CommunicationDataType.FP64),
+}  # fmt: skip
+_WIDTH_OF_TYPE = np.zeros(256, np.int64)
+"""Bytes of a value by the number of its type; 0 where it is unknown."""
+for _width, _types in _WIDTHS.items():
+    _WIDTH_OF_TYPE[list(_types)] = _width
+
+
+def operation_of(name: str) -> str:
+    """Return "allReduce" for "hcom_allReduce__101_17_1"."""
+    operation = name.partition("__")[0].rstrip("_0123456789")
+    return operation.replace("hcom_", "", 1) or name
+
+
+def is_point_to_point(operation: str) -> bool:
+    """Whether an operation is between two ranks."""
+    return operation.lower() in POINT_TO_POINT
+
+
+def labels_of_collectives(batch: Batch) -> tuple[Column, list[tuple[str, str, int]]]:
+    """Return (label of each record, labels) of a batch of a kind of ``COLLECTIVE_KINDS``.
+
+    A label is (operation, group, size class). The labels of the records have shape (n,), int64.
+    """
+    records = batch.records
+    keys = np.stack(
+        [
+            records["name"].astype(np.int64), records["comm_name"].astype(np.int64),
+            _size_classes(batch),
+        ],
+        axis=1,
+    )  # fmt: skip
+    distinct, place = np.unique(keys, axis=0, return_inverse=True)
+    numbers: dict[tuple[str, str, int], int] = {}
+    ids = []
+    for name, group, size_class in distinct.tolist():
+        text = printable(batch.strings[name])
+        label = operation_of(text), printable(batch.strings[group]) or _group_in(text), size_class
+        ids.append(numbers.setdefault(label, len(numbers)))
+    return np.array(ids, np.int64)[place.reshape(-1)], list(numbers)
+
+
+def _group_in(name: str) -> str:
+    """Return "101" for "hcom_allReduce__101_17_1": what names the group when nothing else does."""
+    return name.partition("__")[2].partition("_")[0]
+
+
+def _size_classes(batch: Batch) -> Column:
+    """Return log2 of the bytes of each collective (int64), 0 where they are unknown."""
+    records = batch.records
+    if "count" not in LAYOUTS[batch.kind]:
+        return np.zeros(len(records), np.int64)
+    types = records["data_type"].astype(np.int64)
+    sizes = _WIDTH_OF_TYPE[np.where(types < 256, types, 255)] * records["count"].astype(np.float64)
+    classes: Column = np.log2(np.maximum(sizes, 1.0)).astype(np.int64)
+    return classes

@@ -1,0 +1,1 @@
+"""Statistics of one process: records in, a window per report interval out."""
