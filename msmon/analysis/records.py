@@ -185,7 +185,7 @@ class RankRecords:
         """Return the label of each collective, by operation, group and size."""
         ids, found = labels_of_collectives(batch)
         table = [
-            self._id(Label(Sort.COMMUNICATION, operation, group, size_class))
+            self._id(Label(Sort.COMMUNICATION, printable(operation), printable(group), size_class))
             for operation, group, size_class in found
         ]
         labels: Column = np.array(table, np.int64)[ids]

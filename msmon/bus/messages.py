@@ -40,7 +40,7 @@ from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 2
-"""1: a daemon takes ``WindowSoFar``. 2: windows tell of steps, devices, sizes and collectives, and a
+"""1: a daemon takes ``WindowSoFar``. 2: windows tell of steps, devices, sizes and collectives; a
 daemon answers a ``WindowsRequest``."""
 
 MAX_NUMBERS = 10_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from msmon.records.batch import Batch, Column, printable
+from msmon.records.batch import Batch, Column
 from msmon.records.kinds import ActivityKind, CommunicationDataType
 from msmon.records.layout import LAYOUTS
 
@@ -44,6 +44,12 @@ def is_point_to_point(operation: str) -> bool:
     return operation.lower() in POINT_TO_POINT
 
 
+def size_text(size_class: int) -> str:
+    """Return "4 MiB" for the size class 22: so many bytes, or up to twice as many."""
+    unit = min(size_class // 10, 4)
+    return f"{1 << (size_class - 10 * unit)} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
 def labels_of_collectives(batch: Batch) -> tuple[Column, list[tuple[str, str, int]]]:
     """Return (label of each record, labels) of a batch of a kind of ``COLLECTIVE_KINDS``.
 
@@ -61,13 +67,13 @@ def labels_of_collectives(batch: Batch) -> tuple[Column, list[tuple[str, str, in
     numbers: dict[tuple[str, str, int], int] = {}
     ids = []
     for name, group, size_class in distinct.tolist():
-        text = printable(batch.strings[name])
-        label = operation_of(text), printable(batch.strings[group]) or _group_in(text), size_class
+        text = batch.strings[name]
+        label = operation_of(text), batch.strings[group] or group_in(text), size_class
         ids.append(numbers.setdefault(label, len(numbers)))
     return np.array(ids, np.int64)[place.reshape(-1)], list(numbers)
 
 
-def _group_in(name: str) -> str:
+def group_in(name: str) -> str:
     """Return "101" for "hcom_allReduce__101_17_1": what names the group when nothing else does."""
     return name.partition("__")[2].partition("_")[0]
 

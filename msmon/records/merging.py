@@ -13,9 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from msmon.records.batch import Column, join_columns
+from msmon.records.batch import Column, encode_texts, join_columns
 from msmon.records.statistics.operators import exact_sums
-from msmon.records.window_frames import frames_of
 from msmon.records.windows import (
     MAX_ROWS,
     MAX_WINDOW_BYTES,
@@ -78,7 +77,7 @@ def _fits(window: Window, most_bytes: int, most_rows: int) -> bool:
     size_bytes = window.operators.nbytes + window.buckets.nbytes
     if len(window.operators) > most_rows or size_bytes > most_bytes:
         return False
-    return sum(map(len, frames_of(window))) <= most_bytes
+    return size_bytes + len(encode_texts(window.names)) <= most_bytes
 
 
 def _with_operators(window: Window, kept: int) -> Window:

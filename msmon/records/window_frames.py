@@ -14,6 +14,7 @@ import numpy as np
 
 from msmon.records.batch import Column, decode_texts, encode_texts
 from msmon.records.kinds import ActivityKind
+from msmon.records.merging import merge
 from msmon.records.window_header import WindowHeader
 from msmon.records.windows import (
     BUCKET_DTYPE,
@@ -55,8 +56,6 @@ def frames_of(window: Window) -> tuple[bytes, ...]:
 
 def older_frames_of(window: Window) -> tuple[bytes, ...]:
     """Return operators, buckets and names for a daemon that speaks protocol 1.1 or less."""
-    from msmon.records.merging import merge
-
     operators = window.operators.copy()
     operators["size_class"] = 0
     merged = merge([dataclasses.replace(window, operators=operators)])

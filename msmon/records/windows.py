@@ -66,8 +66,8 @@ the start of the window."""
 MAX_COLLECTIVES = 4096
 """Rows of ``DIGEST_DTYPE`` that a daemon takes. An agent sends at most 512."""
 
-MAX_DEVICES = 1024
-"""Rows of ``DEVICE_DTYPE`` that a daemon takes."""
+MAX_DEVICES = 64
+"""Rows of ``DEVICE_DTYPE`` that a daemon takes. A node has 16 devices."""
 
 MAX_ROWS = 20_000
 """Operators of a window that a daemon takes. An agent sends at most 1,000 names per kind."""

@@ -47,9 +47,17 @@ class LogSink(Sink):
         seconds = (window.end_ns - window.start_ns) / 1e9
         kept = ", ".join(f"{kind} {count}" for kind, count in sorted(window.kept.items()))
         self._log(session_id, f"window {window.index} ({seconds:.3f} s): {kept or 'no records'}")
+        if window.steps:
+            mean_ms = window.step_total_ns / window.steps / 1e6
+            self._log(session_id, f"  {window.steps} steps, mean {mean_ms:.3f} ms")
+        for device_id, measured_ns, *spent in window.devices.tolist():
+            shares = [f"{time_ns / max(1, measured_ns):.0%}" for time_ns in spent]
+            text = "busy {}, exposed communication {}, idle {}".format(*shares)
+            self._log(session_id, f"  device {device_id}: {text}")
         order = np.argsort(-window.operators["total_ns"].astype(np.int64), kind="stable")
         for row in window.operators[order[: self.options.get("top", 5)]]:
-            name = printable(window.names[row["name"]])
+            domain, name = (printable(window.names[row[field]]) for field in ("domain", "name"))
+            name = f"{domain}/{name}" if domain else name
             kind = ActivityKind(row["kind"]).name
             mean_us = int(row["total_ns"]) / max(1, int(row["count"])) / 1000
             self._log(

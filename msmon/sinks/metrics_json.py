@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from msmon.settings.options import Option, text_up_to
 from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.regular_files import open_regular
 
-_WHOLE_WINDOW = {"received", "kept", "untimed", "overflow_names"}
-"""Counts of a whole window. A line is about one operator, and its reader would sum them up."""
+_WHOLE_WINDOW = {
+    *("received", "kept", "untimed", "overflow_names", "digest_step"),
+    *("steps", "step_total_ns", "step_min_ns", "step_max_ns"),
+}
+"""Numbers of a whole window. A line is about one operator, and its reader would sum them up."""
 
 WINDOW_KEYS = {
     item.name: "window" if item.name == "index" else item.name
@@ -101,6 +105,7 @@ class MetricsJsonSink(Sink):
             **{key: getattr(window, name) for name, key in WINDOW_KEYS.items()},
         }
         size_bytes = 0
+        self._add_whole(common, window)
         rows = operator_rows(window)
         for index, row in enumerate(rows):
             fields = {
@@ -116,6 +121,22 @@ class MetricsJsonSink(Sink):
                 self.write_gap(session_id, seq, _gap_of(window, rows[index:]))
                 break
             self._add(line)
+
+    def _add_whole(self, common: Mapping[str, Any], window: Window) -> None:
+        """Add what is known of the steps and of each device."""
+        if window.steps:
+            steps = {
+                "count": window.steps,
+                "total_ns": window.step_total_ns,
+                "min_ns": window.step_min_ns,
+                "max_ns": window.step_max_ns,
+            }
+            self._add(_line({**common, "kind": "steps", **steps}))
+        names = window.devices.dtype.names or ()
+        for numbers in window.devices.tolist():
+            fields = dict(zip(names, numbers))
+            device = {"device": fields.pop("device_id"), **fields}
+            self._add(_line({**common, "kind": "device", **device}))
 
     def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
         fields = {

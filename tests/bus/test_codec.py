@@ -157,7 +157,7 @@ def test_a_field_of_a_newer_minor_version_is_refused_with_both_versions():
 
 
 def test_the_protocol_version_is_this_one():
-    assert msgpack.unpackb(encode(StatusRequest())[0])["v"] == [1, 1]
+    assert msgpack.unpackb(encode(StatusRequest())[0])["v"] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_sizes_stay_apart_when_windows_are_merged() -> None:
         (4, b"x", "cut short"),
         (0, bytes(20_001 * OPERATOR_DTYPE.itemsize), "too many rows"),
         (2, bytes(40_001), "too many rows"),
-        (3, bytes(1025 * DEVICE_DTYPE.itemsize), "too many rows"),
+        (3, bytes(65 * DEVICE_DTYPE.itemsize), "too many rows"),
         (4, bytes(4097 * DIGEST_DTYPE.itemsize), "too many rows"),
         (0, bytes(OPERATOR_DTYPE.itemsize), "unknown kind"),
         (2, b"", "name that was not sent"),

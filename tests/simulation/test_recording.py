@@ -18,6 +18,7 @@ from msmon.ffi.arena import BufferArena
 from msmon.ffi.decode import decode
 from msmon.ffi.mspti import Mspti
 from msmon.records.batch import Batch
+from msmon.records.collectives import COLLECTIVE_KINDS, operation_of
 from msmon.records.kinds import ActivityKind
 from msmon.records.layout import NAMELESS_KINDS
 from msmon.records.statistics.window_statistics import WindowStatistics
@@ -142,8 +143,11 @@ def test_window_statistics_agree_with_the_ledger(read) -> None:
         if row.kind not in NAMELESS_KINDS
     }
     assert counted == {
-        key: (totals.count, totals.total_ns)
-        for key, totals in reader.simulation.ledger.operators.items()
+        (kind, device, operation_of(name) if kind in COLLECTIVE_KINDS else name): (
+            totals.count,
+            totals.total_ns,
+        )
+        for (kind, device, name), totals in reader.simulation.ledger.operators.items()
     }
 
 

@@ -25,8 +25,8 @@ from msmon.sinks.metrics_json import MetricsJsonSink
 
 KEYS = [
     "session", "host", "pid", "rank", "window", "start_ns", "end_ns", "step", "kind", "device",
-    "name", "domain", "count", "total_ns", "min_ns", "max_ns", "mean_ns", "p50_ns", "p95_ns",
-    "p99_ns",
+    "name", "domain", "count", "total_ns", "min_ns", "max_ns", "size_class", "mean_ns", "p50_ns",
+    "p95_ns", "p99_ns",
 ]  # fmt: skip
 
 

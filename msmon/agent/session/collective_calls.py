@@ -63,6 +63,8 @@ class CollectiveCalls:
         """Group → number of its next collective."""
         self._steps: deque[StepSpan] = deque(maxlen=MOST_STEPS)
         self._told_step = -1
+        self._whole_since_ns = 0
+        """Since when no collective has been forgotten."""
 
     def add(
         self,
@@ -91,7 +93,9 @@ class CollectiveCalls:
         self._calls.append(rows)
         self._count += len(rows)
         while self._count - len(self._calls[0]) >= MOST_CALLS:
-            self._count -= len(self._calls.popleft())
+            dropped = self._calls.popleft()
+            self._count -= len(dropped)
+            self._whole_since_ns = max(self._whole_since_ns, int(dropped["start_ns"].max()) + 1)
 
     def add_steps(self, steps: Sequence[StepSpan]) -> None:
         """Take steps that have ended, in their order.
@@ -114,7 +118,7 @@ class CollectiveCalls:
             return -1, calls
         latest_ns = int(calls["end_ns"].max())
         if self._steps:
-            step = self._roundest(int(calls["start_ns"].min()), latest_ns)
+            step = self._roundest(latest_ns)
             if step is None:
                 return -1, calls[:0]
             self._told_step = step.number
@@ -126,13 +130,13 @@ class CollectiveCalls:
         chosen = chosen[np.argsort(chosen["start_ns"], kind="stable")]
         return (self._told_step if self._steps else -1), _first_of_each_group(chosen)
 
-    def _roundest(self, earliest_ns: int, latest_ns: int) -> StepSpan | None:
+    def _roundest(self, latest_ns: int) -> StepSpan | None:
         """Return the step to tell of, among those whose collectives are all here."""
         whole = [
             step
             for step in self._steps
             if step.number > self._told_step
-            and step.start_ns >= earliest_ns
+            and step.start_ns >= self._whole_since_ns
             and step.end_ns <= latest_ns
         ]
         return max(whole, key=lambda step: (step.number & -step.number, step.number), default=None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from msmon.records.batch import Column
-from msmon.records.windows import DEVICE_DTYPE
+from msmon.records.windows import DEVICE_DTYPE, MAX_DEVICES
 
 MOST_RECORDS = 65_536
 """Records of a window that are looked at, of all devices together: 5 ms of work."""
@@ -50,7 +50,7 @@ class DeviceTimes:
         kernels, traffic = _joined(self._kernels), _joined(self._traffic)
         is_full = self._records >= MOST_RECORDS
         self._kernels, self._traffic, self._records = [], [], 0
-        devices = np.union1d(kernels["device_id"], traffic["device_id"]).tolist()
+        devices = np.union1d(kernels["device_id"], traffic["device_id"])[:MAX_DEVICES].tolist()
         ends, rows = {}, np.zeros(len(devices), DEVICE_DTYPE)
         for row, device in zip(rows, devices):
             spans = [part[part["device_id"] == device] for part in (kernels, traffic)]
@@ -59,8 +59,8 @@ class DeviceTimes:
             start_ns = min(self._until_ns.get(device, end_ns), int(both["start_ns"].min()))
             busy, together = union_ns(spans[0], start_ns, end_ns), union_ns(both, start_ns, end_ns)
             idle = end_ns - start_ns - together
-            row[["device_id", "measured_ns"]] = device, end_ns - start_ns
-            row[["busy_ns", "exposed_ns", "idle_ns"]] = busy, together - busy, idle
+            row["device_id"], row["measured_ns"] = device, end_ns - start_ns
+            row["busy_ns"], row["exposed_ns"], row["idle_ns"] = busy, together - busy, idle
             ends[device] = end_ns
         self._until_ns = {} if is_full else {**self._until_ns, **ends}
         return rows

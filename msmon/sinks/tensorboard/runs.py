@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msmon.records.batch import printable
+from msmon.records.collectives import size_text
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.windows import OTHER_NAME, Window, quantile_ns
 from msmon.sessions import Gap, SessionInfo
@@ -63,11 +64,13 @@ class SessionRuns:
             else:
                 left_out.append(row)
         self._leave_out(window, left_out)
-        if self._losses:
-            rows_by_device.setdefault(HOST_DEVICE_ID, [])
+        times = _device_scalars(window)
+        times[HOST_DEVICE_ID] = {**_step_scalars(window), **self._losses}
+        for device_id, scalars in times.items():
+            if scalars and self._has_room(device_id):
+                rows_by_device.setdefault(device_id, [])
         for device_id, rows in rows_by_device.items():
-            extra = self._losses if device_id == HOST_DEVICE_ID else {}
-            self._run(device_id).write(window, rows, extra)
+            self._run(device_id).write(window, rows, times.get(device_id, {}))
 
     def count_gap(self, seq: int, gap: Gap) -> None:
         if seq <= self._last_gap_seq:
@@ -221,10 +224,38 @@ def _by_kind(window: Window, rows: list[int]) -> dict[str, list[int]]:
 
 
 def _operator_name(window: Window, kind: str, row: int) -> str:
-    name = window.names[window.operators["name"][row]]
-    if kind == ActivityKind.Marker.name and name != OTHER_NAME:
-        name = f"{window.names[window.operators['domain'][row]]}/{name}"
+    operator = window.operators[row]
+    name: str = window.names[operator["name"]]
+    domain: str = window.names[operator["domain"]]
+    if name == OTHER_NAME:
+        return name
+    if domain or kind == ActivityKind.Marker.name:
+        name = f"{domain}/{name}"
+    if operator["size_class"]:
+        name = f"{name} {size_text(int(operator['size_class']))}"
     return printable(name)
+
+
+def _step_scalars(window: Window) -> Scalars:
+    if not window.steps:
+        return {}
+    return {
+        "Step/count": float(window.steps),
+        "Step/mean_ns": window.step_total_ns / window.steps,
+        "Step/max_ns": float(window.step_max_ns),
+    }
+
+
+def _device_scalars(window: Window) -> dict[int, Scalars]:
+    """Return by device which shares of the time it was busy, waited for others, and was idle."""
+    scalars = {}
+    for device_id, measured_ns, busy_ns, exposed_ns, idle_ns in window.devices.tolist():
+        spent = {"busy": busy_ns, "exposed": exposed_ns, "idle": idle_ns}
+        shares = {
+            f"Device/{name}": time_ns / max(1, measured_ns) for name, time_ns in spent.items()
+        }
+        scalars[device_id] = shares if device_id != HOST_DEVICE_ID else {}
+    return scalars
 
 
 def _tags(kind: str, name: str, count: int, total_ns: int) -> Scalars:

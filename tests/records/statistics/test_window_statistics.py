@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msmon.records.batch import Batch
+from msmon.records.collectives import COLLECTIVE_KINDS, group_in, operation_of
 from msmon.records.dtypes import DTYPES
 from msmon.records.durations import EARLIEST_NS, LATEST_NS
 from msmon.records.kinds import ActivityKind, MarkerFlag, MemcpyKind
@@ -86,7 +87,10 @@ def expected_operators(
     durations: dict[tuple[Any, ...], list[int]] = {}
     for kind, (device, name, start_ns, end_ns) in rows:
         if EARLIEST_NS <= start_ns <= end_ns < LATEST_NS:
-            key = (kind, -1 if kind in API_KINDS else device, name, "")
+            domain = ""
+            if kind in COLLECTIVE_KINDS:
+                name, domain = operation_of(name), group_in(name)
+            key = (kind, -1 if kind in API_KINDS else device, name, domain)
             durations.setdefault(key, []).append(end_ns - start_ns)
     return durations
 
@@ -97,7 +101,9 @@ times = st.sampled_from(
         *(START_NS, START_NS + 2, LATEST_NS - 1, LATEST_NS, 2**63, MAX_U64),
     ]
 )
-names = st.sampled_from(["", "MatMul", "Softmax", "算子", "\udcff", "other"])
+names = st.sampled_from(
+    ["", "MatMul", "Softmax", "算子", "\udcff", "other", "hcom_send__7_3_1", "hcom_send__7_4_1"]
+)
 record = st.tuples(st.sampled_from([0, 3, 2**32 - 1]), names, times, times)
 batches = st.lists(
     st.tuples(st.sampled_from(NAMED_KINDS), st.lists(record, max_size=20)), max_size=6

@@ -38,7 +38,7 @@ def window(index: int, *operators: Operator, step: int = -1) -> Window:
     for place, (kind, device, domain, name, count, each_ns) in enumerate(operators):
         rows[place] = (
             kind, device, names.index(name), names.index(domain), count, count * each_ns,
-            each_ns, each_ns,
+            each_ns, each_ns, 0,
         )  # fmt: skip
         buckets[place] = (place, bucket_of(np.array([each_ns]))[0], count)
     end_ns = BASE_NS + index * 10**9

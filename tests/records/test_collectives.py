@@ -1,10 +1,10 @@
-"""The reduced records of a rank."""
+"""What a collective is called."""
 
 from __future__ import annotations
 
 import pytest
 
-from msmon.analysis.records import operation_of
+from msmon.records.collectives import operation_of
 
 
 @pytest.mark.parametrize(

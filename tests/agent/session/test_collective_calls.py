@@ -1,0 +1,120 @@
+"""Which collectives a window tells of one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from msmon.agent.session.collective_calls import MOST_CALLS, MOST_ROWS, CollectiveCalls, StepSpan
+
+NAMES = [("allReduce", "tp", 20), ("reduceScatter", "dp", 24)]
+
+
+def steps(first: int, last: int) -> list[StepSpan]:
+    """Return steps of 1,000 ns each."""
+    return [StepSpan(n, n * 1000, (n + 1) * 1000) for n in range(first, last)]
+
+
+def add(calls: CollectiveCalls, first: int, last: int, per_step: int = 4) -> None:
+    """Add the collectives of steps; the last one of each step belongs to another group."""
+    places = np.arange(first * per_step, last * per_step)
+    start_ns = places // per_step * 1000 + places % per_step * (1000 // per_step) + 10
+    labels = np.where(places % per_step == per_step - 1, 1, 0)
+    calls.add(start_ns, start_ns + 5, labels, NAMES)
+
+
+def test_the_roundest_whole_step_is_told() -> None:
+    calls = CollectiveCalls()
+    add(calls, 90, 101)
+    calls.add_steps(steps(90, 100))
+    step, rows = calls.take()
+    assert step == 96
+    assert rows["start_ns"].tolist() == [96010, 96260, 96510, 96760]
+    texts = list(calls.texts)
+    assert [texts[group] for group in rows["group"].tolist()] == ["tp", "tp", "tp", "dp"]
+    assert [texts[operation] for operation in rows["operation"].tolist()][-1] == "reduceScatter"
+    assert rows["size_class"].tolist() == [20, 20, 20, 24]
+
+
+@pytest.mark.parametrize("moved", range(-3, 4))
+def test_ranks_whose_windows_begin_elsewhere_choose_the_same_step(moved: int) -> None:
+    told = []
+    for begin in (200, 200 + moved):
+        calls = CollectiveCalls()
+        add(calls, begin, begin + 17)
+        calls.add_steps(steps(begin, begin + 16))
+        told.append(calls.take()[0])
+    assert told == [208, 208]
+
+
+def test_each_group_counts_its_own_from_the_begin_of_the_session() -> None:
+    calls = CollectiveCalls()
+    add(calls, 7, 17)
+    calls.add_steps(steps(7, 16))
+    step, rows = calls.take()
+    assert step == 8
+    assert rows["number"].tolist() == [3, 4, 5, 1]
+
+
+def test_records_that_come_out_of_order_are_numbered_by_time() -> None:
+    calls = CollectiveCalls()
+    calls.add(np.array([1500, 1100]), np.array([1600, 1200]), np.array([0, 0]), NAMES)
+    calls.add(np.array([2000]), np.array([2100]), np.array([0]), NAMES)
+    calls.add_steps(steps(1, 2))
+    assert calls.take()[1]["number"].tolist() == [0, 1]
+
+
+def test_a_step_whose_collectives_have_not_all_come_waits() -> None:
+    calls = CollectiveCalls()
+    add(calls, 62, 64)
+    calls.add_steps(steps(62, 66))
+    assert calls.take()[0] == 62
+    add(calls, 64, 66)
+    assert calls.take()[0] == 64
+    assert calls.take()[0] == -1  # nothing new
+
+
+def test_without_steps_the_latest_second_is_told() -> None:
+    calls = CollectiveCalls()
+    start_ns = np.arange(40) * 100_000_000
+    calls.add(start_ns, start_ns + 1000, np.zeros(40, np.int64), NAMES)
+    step, rows = calls.take()
+    assert step == -1
+    assert rows["number"].tolist() == list(range(30, 40))
+
+
+def test_of_a_long_step_the_first_of_each_group_are_told() -> None:
+    calls = CollectiveCalls()
+    add(calls, 8, 10, per_step=1000)
+    labels = np.repeat([0, 1], [900, 60])
+    start_ns = 11_000 + np.arange(960)
+    calls.add(start_ns, start_ns + 1, labels, NAMES)
+    calls.add(np.array([20_000]), np.array([20_001]), np.array([0]), NAMES)
+    calls.add_steps([StepSpan(16, 11_000, 12_000)])
+    _, rows = calls.take()
+    assert len(rows) <= MOST_ROWS
+    assert np.bincount(rows["group"]).max() == MOST_ROWS - 60
+    assert (np.diff(rows["start_ns"]) > 0).all()
+
+
+def test_memory_is_bounded() -> None:
+    calls = CollectiveCalls()
+    for begin in range(0, 40_000, 100):
+        add(calls, begin, begin + 100)
+    calls.add_steps(steps(0, 40_000))
+    step, _ = calls.take()
+    assert step * 4 >= 160_000 - MOST_CALLS - 400
+    many = [(f"operation {n}", f"group {n}", 0) for n in range(5000)]
+    zeros = np.zeros(5000, np.int64)
+    calls.add(zeros + 10**9, zeros + 10**9 + 1, np.arange(5000), many)
+    assert len(calls.texts) <= 1024
+
+
+def test_numbers_that_begin_anew_are_followed() -> None:
+    calls = CollectiveCalls()
+    add(calls, 500, 520)
+    calls.add_steps(steps(500, 519))
+    assert calls.take()[0] == 512
+    add(calls, 600, 611)
+    calls.add_steps([StepSpan(n - 580, n * 1000, (n + 1) * 1000) for n in range(600, 610)])
+    assert calls.take()[0] == 24

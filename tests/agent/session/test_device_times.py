@@ -1,0 +1,64 @@
+"""How a device spent the time, from the union of intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from msmon.agent.session.device_times import MOST_RECORDS, DeviceTimes, union_ns
+from msmon.records.batch import Column
+
+
+def add(times: DeviceTimes, spans: list[tuple[int, int]], is_kernel: bool, device: int = 0) -> None:
+    start_ns, end_ns = np.array(spans, np.int64).reshape(-1, 2).T
+    times.add(start_ns, end_ns, np.full(len(spans), device), is_kernel)
+
+
+def taken(times: DeviceTimes) -> list[tuple[int, ...]]:
+    rows: Column = times.take()
+    return [tuple(row) for row in rows.tolist()]
+
+
+def test_kernels_hide_communication_and_the_rest_is_idle() -> None:
+    times = DeviceTimes()
+    add(times, [(0, 10), (5, 12), (30, 40)], is_kernel=True)
+    add(times, [(8, 20), (35, 50), (60, 70)], is_kernel=False)
+    # busy 0-12, 30-40; exposed 12-20, 40-50, 60-70; idle 20-30, 50-60
+    assert taken(times) == [(0, 70, 22, 28, 20)]
+
+
+def test_the_time_between_two_windows_counts_once() -> None:
+    times = DeviceTimes()
+    add(times, [(100, 150)], is_kernel=True)
+    assert taken(times) == [(0, 50, 50, 0, 0)]
+    add(times, [(180, 200)], is_kernel=True)
+    assert taken(times) == [(0, 50, 20, 0, 30)]
+
+
+def test_devices_are_told_apart() -> None:
+    times = DeviceTimes()
+    add(times, [(0, 10)], is_kernel=True, device=0)
+    add(times, [(0, 4), (8, 10)], is_kernel=True, device=1)
+    assert taken(times) == [(0, 10, 10, 0, 0), (1, 10, 6, 0, 4)]
+
+
+def test_of_a_busy_window_only_the_first_records_are_looked_at_and_for_how_long() -> None:
+    times = DeviceTimes()
+    add(times, [(n * 10, n * 10 + 5) for n in range(MOST_RECORDS + 500)], is_kernel=True)
+    assert not times.has_room
+    end_ns = (MOST_RECORDS - 1) * 10 + 5
+    assert taken(times) == [(0, end_ns, MOST_RECORDS * 5, 0, end_ns - MOST_RECORDS * 5)]
+    assert times.has_room
+    later = (MOST_RECORDS + 5000) * 10
+    add(times, [(later, later + 10)], is_kernel=True)
+    assert taken(times) == [(0, 10, 10, 0, 0)]  # what lies between was not looked at
+
+
+def test_a_window_without_records_tells_of_no_device() -> None:
+    assert taken(DeviceTimes()) == []
+
+
+def test_a_union_is_cut_at_both_ends() -> None:
+    spans = np.zeros(2, [("start_ns", "<i8"), ("end_ns", "<i8")])
+    spans["start_ns"], spans["end_ns"] = [0, 90], [20, 200]
+    assert union_ns(spans, 10, 100) == 20
+    assert union_ns(spans[:0], 10, 100) == 0
