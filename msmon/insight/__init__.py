@@ -14,7 +14,7 @@ with the data. So the same code judges a live job, a recorded one and a simulate
 ``hysteresis``      when a finding begins and when it is over
 ``rank_history``    which ranks need longer than their peers, or than they did before
 ``facts``           all of this together, for one window
-``findings``        the rules: which fault the facts show
+``rules``           which fault the facts show
 ``verdict``         the answer, as data
 ``wording``         the answer, as a sentence
 ``judge``           keeps the history and judges window by window

@@ -9,6 +9,8 @@ is.
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from msmon.records.batch import Column
@@ -24,6 +26,9 @@ NOISE_MARGIN = 1.25
 """The spread of a few windows is an estimate; this much is added."""
 
 MAD_TO_SIGMA = 1.4826
+TENTH_TO_SIGMA = 1.2816
+"""Sigmas above the middle at which the upper tenth of normal noise begins."""
+
 LARGEST_STEP = 3.0
 """A window counts for at most so many sigmas, so that a single one decides nothing."""
 
@@ -31,6 +36,14 @@ SLACK = 1.0
 """Sigmas per window that are never counted."""
 
 THRESHOLD = 10.0
+SUSPECT = THRESHOLD / 2
+"""What sums up beyond this is not learnt from. Below it nearly all is noise, and who learnt from
+the lower values only would take the middle and the spread for smaller than they are."""
+
+QUARANTINE = 5
+"""Windows after which a value is learnt from, if nothing has summed up by then. A change is noticed
+within them, so the baseline does not learn from the first windows of a fault."""
+
 LEAST_EFFECT = 0.03
 LEAST_EFFECT_SIGMAS = 1.5
 
@@ -45,9 +58,13 @@ class SeriesSet:
     shape (series,).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alike: bool = False) -> None:
+        """``alike``: the series are of one kind and have about the same noise. Each one's own few
+        windows may look calmer than it is, so none counts as calmer than most."""
+        self._alike = alike
         self._healthy = np.full((0, HISTORY), np.nan)
         self._next = np.zeros(0, np.int64)
+        self._waiting: deque[Column] = deque()
         self._sum = np.zeros(0)
         self._rising_since = np.zeros(0, np.int64)
         self.effect = np.zeros(0)
@@ -70,7 +87,9 @@ class SeriesSet:
         self._sum = np.where(known, summed, self._sum)
         self._rising_since[(self._rising_since == NEVER) & (self._sum > 0)] = number
         self._rising_since[self._sum == 0] = NEVER
-        self._remember(values, healthy & ~np.isnan(values) & (self._sum == 0))
+        self._waiting.append(np.where(healthy, values, np.nan))
+        if len(self._waiting) > QUARANTINE:
+            self._remember(self._waiting.popleft())
 
     def changed_at(self) -> Column:
         """Return since which window each series is worse than it was, or ``NEVER``."""
@@ -94,10 +113,26 @@ class SeriesSet:
         middle = np.where(enough, middle, 0.0)
         deviation = np.abs(self._healthy / np.where(enough, middle, 1.0)[:, None] - 1)
         spread = np.where(enough, _medians(deviation, count), 0.0)
-        return middle, NOISE_MARGIN * np.maximum(MAD_TO_SIGMA * spread, NOISE_FLOOR)
+        sigma = np.maximum(MAD_TO_SIGMA * spread, self._tail(middle, count))
+        if self._alike and enough.any():
+            sigma = np.maximum(sigma, np.median(sigma[enough]))
+        return middle, NOISE_MARGIN * np.maximum(sigma, NOISE_FLOOR)
 
-    def _remember(self, values: Column, which: Column) -> None:
-        rows = np.flatnonzero(which)
+    def _tail(self, middle: Column, count: Column) -> Column:
+        """Return the spread that the upper tenth of the healthy values tells. Where a few windows
+        are much worse, as with hiccups, the middle ones say too little."""
+        if not len(middle):
+            return np.zeros(0)
+        in_order = np.sort(self._healthy, axis=1)  # NaN goes to the end
+        high = in_order[np.arange(len(middle)), (count * 9) // 10 - (count > 0) * (count % 10 == 0)]
+        excess = np.nan_to_num(high) / np.where(middle > 0, middle, 1.0) - 1
+        tail: Column = np.where(middle > 0, np.maximum(excess, 0.0) / TENTH_TO_SIGMA, 0.0)
+        return tail
+
+    def _remember(self, values: Column) -> None:
+        """Learn from the values of a window that lies some windows back."""
+        calm = self._sum[: len(values)] < SUSPECT
+        rows = np.flatnonzero(calm & ~np.isnan(values))
         self._healthy[rows, self._next[rows] % HISTORY] = values[rows]
         self._next[rows] += 1
 

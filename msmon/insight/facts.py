@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
+import numpy as np
+
+from msmon.insight.baselines import MAD_TO_SIGMA
 from msmon.insight.job import JobWindow, Member
 from msmon.insight.lateness import Late, Votes
 from msmon.insight.matching import Matched
-from msmon.insight.own_work import OwnWork, Work
+from msmon.insight.own_work import OwnWork, Work, median_of_others
 from msmon.insight.verdict import Fault
 from msmon.records.batch import Column
+
+LEAST_IDLE_SHARE = 0.001
+"""Idle times that differ by less than this share of a step are alike."""
+
+FEW = 6
+"""Of fewer members nobody can tell what is usual."""
 
 Key = tuple[Fault, tuple[int, ...], int, tuple[int, ...]]
 """What makes a fault the same in another window: kind, members, group, position."""
@@ -24,6 +34,18 @@ class Slow:
     """Number of the first window that showed it."""
     against_itself: bool = False
     """It is slower than it was, and has no peers to compare with."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """How long the devices idle, per step in ns.
+
+    ``beyond_ns`` (shape (members,)) is how much longer than the others of the position,
+    ``sigma_ns`` how much that usually is.
+    """
+
+    beyond_ns: Column
+    sigma_ns: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,41 @@ class Facts:
         return any(votes.duration_ns for votes in self.recent) and bool(
             len(self.window.collectives)
         )
+
+    @property
+    def steps(self) -> int:
+        """How many steps the window has."""
+        return int(self.window.times["steps"].max(initial=0))
+
+    @functools.cached_property
+    def idle(self) -> Idle:
+        """How long the devices idle against those of their position."""
+        times = self.window.times
+        per_step = np.full(len(self.positions), np.nan)
+        per_step[times["member"]] = times["idle_ns"] / np.maximum(1, times["steps"])
+        beyond = np.zeros(len(per_step))
+        for position in np.unique(self.positions[self.positions >= 0]):
+            mine = np.flatnonzero((self.positions == position) & ~np.isnan(per_step))
+            if len(mine) > 1:
+                beyond[mine] = per_step[mine] - median_of_others(per_step[mine, None])[:, 0]
+        usual = MAD_TO_SIGMA * float(np.median(np.abs(beyond))) if len(beyond) >= FEW else 0.0
+        return Idle(beyond, max(usual, LEAST_IDLE_SHARE * self.window.step_ns))
+
+    @functools.cached_property
+    def _per_group(self) -> tuple[Column, Column, Column]:
+        """(traffic by group, its groups, communication of each member per step in ns)."""
+        rows = self.window.traffic
+        rows = rows.take(np.argsort(rows["group"], kind="stable"))
+        lasted = rows["total_ns"].astype(np.float64) / max(1, self.steps)
+        return rows, lasted, np.bincount(rows["member"], lasted, len(self.positions))
+
+    def waited_elsewhere_ns(self, group: int) -> dict[int, float]:
+        """Return how long the members of a group communicated in other groups, per step in ns."""
+        rows, lasted, of_member = self._per_group
+        begin, end = np.searchsorted(rows["group"], [group, group + 1]).tolist()
+        members, place = np.unique(rows["member"][begin:end], return_inverse=True)
+        elsewhere = of_member[members] - np.bincount(place, lasted[begin:end])
+        return dict(zip(members.tolist(), elsewhere.tolist()))
 
     def member(self, number: int) -> Member:
         """Return who a number of the tables stands for."""

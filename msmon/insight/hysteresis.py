@@ -38,6 +38,10 @@ class Finding:
         """Whether one of the last windows showed it."""
         return bool(self._shown) and self._shown[-1][0] >= self._last[0]
 
+    def holds(self, effect: float) -> bool:
+        """Whether an effect is large enough for the finding to go on."""
+        return effect >= CLEAR_LEVEL * self.level
+
     def add(self, number: int, shows: bool, effect: float) -> None:
         """Take window ``number``: whether it shows the finding, and how much of it there is."""
         if self.since is None:
@@ -59,7 +63,7 @@ class Finding:
             self.begin(recent[0][0], max(size for _, size in recent))
 
     def _look_for_end(self, number: int, effect: float) -> None:
-        self._quiet = self._quiet + 1 if effect < CLEAR_LEVEL * self.level else 0
+        self._quiet = 0 if self.holds(effect) else self._quiet + 1
         if self._quiet == 1:
             self._quiet_since = number
         if self._quiet >= WINDOWS_TO_CLEAR:

@@ -12,19 +12,20 @@ from collections import deque
 
 import numpy as np
 
-from msmon.insight import findings
-from msmon.insight.baselines import NEVER, SeriesSet
 from msmon.insight.facts import Candidate, Facts, Key
-from msmon.insight.hysteresis import OUT_OF, Finding
+from msmon.insight.hysteresis import Finding
 from msmon.insight.job import JobWindow
-from msmon.insight.lateness import Votes, late_members, votes_of
+from msmon.insight.lateness import REMEMBERED, Votes, late_members, votes_of
 from msmon.insight.matching import matched_collectives
 from msmon.insight.own_work import between_positions, own_work, work_of
 from msmon.insight.positions import positions_of, same_position_groups
 from msmon.insight.rank_history import RankHistory
-from msmon.insight.verdict import Abstained, Fault, Judgement, Verdict
-from msmon.insight.wording import cost_text, since_text, times, trace_command
-from msmon.records.batch import Column
+from msmon.insight.rules.links import Links
+from msmon.insight.rules.ranks import rank_faults
+from msmon.insight.rules.stages import stage_faults
+from msmon.insight.rules.whole_job import WholeJob, uneven_data
+from msmon.insight.verdict import Abstained, Judgement, Verdict
+from msmon.insight.wording import cost_text, since_text, trace_command
 
 REMEMBERED_WINDOWS = 4096
 """Windows whose time is kept, for "since"."""
@@ -36,10 +37,10 @@ class Judge:
     def __init__(self) -> None:
         self._number = -1
         self._moments: dict[int, tuple[int, int]] = {}
-        self._recent: deque[Votes] = deque(maxlen=OUT_OF)
+        self._recent: deque[Votes] = deque(maxlen=REMEMBERED)
         self._ranks = RankHistory()
-        self._steps = SeriesSet()
-        self._operators = SeriesSet()
+        self._links = Links()
+        self._whole = WholeJob()
         self._findings: dict[Key, Finding] = {}
         self._latest: dict[Key, Candidate] = {}
         self._told: dict[Key, Verdict] = {}
@@ -50,12 +51,14 @@ class Judge:
         self._moments[self._number] = (window.start_ns, window.first_step)
         self._moments.pop(self._number - REMEMBERED_WINDOWS, None)
         facts = self._facts(window)
-        ranks, abstained = findings.rank_faults(facts)
+        ranks, abstained = rank_faults(facts)
         culprits = {member for candidate in ranks for member in candidate.members}
-        candidates = ranks + findings.stage_faults(facts)
-        candidates += findings.link_faults(facts, culprits)
-        candidates += findings.uneven_data(facts, blamed=bool(culprits))
-        candidates += self._degraded(facts, blamed=bool(candidates))
+        candidates = ranks + stage_faults(facts)
+        candidates += self._links.faults(facts, culprits)
+        candidates += uneven_data(facts, blamed=bool(culprits))
+        blamed = bool(candidates)
+        learns = self._number > 0 and not blamed and not self._told
+        candidates += self._whole.degraded(facts, blamed, learns)
         return self._told_of(facts, candidates, [*abstained, *_unseen(facts)])
 
     def _facts(self, window: JobWindow) -> Facts:
@@ -72,43 +75,13 @@ class Judge:
             self._number, window, positions, matched, recent, late, slow, work, own, host, stages
         )
 
-    def _degraded(self, facts: Facts, blamed: bool) -> list[Candidate]:
-        """Return the finding that all of the job has become slower, with nobody to blame."""
-        learns = self._number > 0 and not blamed and not self._told
-        step_ns = facts.window.step_ns
-        self._steps.add(self._number, np.array([step_ns or np.nan]), np.array([learns]))
-        with np.errstate(all="ignore"):
-            medians = np.where(facts.work.count > 0, facts.work.median_ns, np.nan)
-            level = _column_medians(medians)
-        self._operators.add(self._number, level, np.full(len(level), learns))
-        since = int(self._steps.changed_at()[0])
-        if since == NEVER or blamed:
-            return []
-        effect = float(self._steps.effect[0])
-        slower = np.flatnonzero(self._operators.changed_at() != NEVER)
-        by_effect = slower[np.argsort(-self._operators.effect[slower])][:3].tolist()
-        worst = ", ".join(
-            f"{facts.window.names.operators[place][0]} {times(1 + self._operators.effect[place])}"
-            for place in by_effect
-        )
-        where = f"slower on all ranks: {worst}" if worst else "no operator has become slower"
-        return [
-            Candidate(
-                Fault.DEGRADED,
-                (),
-                effect,
-                effect / (1 + effect),
-                f"degraded: a step takes {times(1 + effect)} as long as before",
-                evidence=(where,),
-                ready_since=since,
-            )
-        ]
-
     def _told_of(
         self, facts: Facts, candidates: list[Candidate], abstained: list[Abstained]
     ) -> Judgement:
         shown = {candidate.key: candidate for candidate in candidates}
-        self._latest.update(shown)
+        for key, candidate in shown.items():
+            if key not in self._latest or self._findings[key].holds(candidate.effect):
+                self._latest[key] = candidate  # what fades is told as it was
         for key in [*shown, *(key for key in self._findings if key not in shown)]:
             self._follow(key, shown.get(key))
         told = {
@@ -181,13 +154,3 @@ def _unseen(facts: Facts) -> list[Abstained]:
             reason = "no other rank holds its position; only a change would be seen"
         reasons.setdefault(reason, []).append(facts.member(member).rank)
     return [Abstained(tuple(sorted(ranks)), reason) for reason, ranks in reasons.items()]
-
-
-def _column_medians(values: Column) -> Column:
-    """Return the median of each column without its NaN; NaN for a column of nothing else."""
-    in_order = np.sort(values, axis=0)
-    count = (~np.isnan(values)).sum(axis=0)
-    columns = np.arange(values.shape[1])
-    middle = in_order[np.maximum(count - 1, 0) // 2, columns] if len(values) else count * np.nan
-    result: Column = np.where(count > 0, middle, np.nan)
-    return result

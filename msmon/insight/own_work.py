@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from msmon.insight.baselines import MAD_TO_SIGMA, NOISE_FLOOR
 from msmon.insight.job import JobWindow
 from msmon.records.batch import Column
 
@@ -119,6 +120,13 @@ def median_of_others(values: Column) -> Column:
         in_order, np.where(place > middle, middle, middle + 1), axis=0
     )
     return medians
+
+
+def typical_deviation(ratio: Column) -> float:
+    """Return how much members usually differ from their peers (sigma); never below the floor."""
+    known = ratio[~np.isnan(ratio)]
+    deviation = float(np.median(np.abs(known - 1))) if len(known) else 0.0
+    return max(MAD_TO_SIGMA * deviation, NOISE_FLOOR)
 
 
 def _summed(operator_ratio: Column, weight: Column) -> OwnWork:

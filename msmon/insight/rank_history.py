@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from msmon.insight.baselines import MAD_TO_SIGMA, NEVER, NOISE_FLOOR, SeriesSet
+from msmon.insight.baselines import NEVER, SeriesSet
 from msmon.insight.facts import Slow
 from msmon.insight.hysteresis import Finding
-from msmon.insight.own_work import OwnWork
+from msmon.insight.own_work import OwnWork, typical_deviation
 from msmon.records.batch import Column
 
 LEAST_EFFECT = 0.10
@@ -15,11 +15,16 @@ LEAST_EFFECT_SIGMAS = 5.0
 """A rank is slow from the start if it needs at least so much more than its peers."""
 
 
+CHANGED_EFFECT = 0.03
+"""A rank that has become slower must also be slower than its peers, by so much. Otherwise it is
+just no longer faster than one that was slow."""
+
+
 class RankHistory:
     """The own work of each member, window after window. Belongs to one thread."""
 
     def __init__(self) -> None:
-        self._series = SeriesSet()
+        self._series = SeriesSet(alike=True)
         self._findings: dict[int, Finding] = {}
 
     def slow_members(
@@ -36,18 +41,20 @@ class RankHistory:
         self._series.add(number, ratio, healthy)
         changed = self._series.changed_at()
         excess = np.nan_to_num(ratio - 1)
-        shows = ~alone & (excess > max(LEAST_EFFECT, LEAST_EFFECT_SIGMAS * _spread(ratio[~alone])))
+        shows = ~alone & (
+            excess > max(LEAST_EFFECT, LEAST_EFFECT_SIGMAS * typical_deviation(ratio[~alone]))
+        )
         found: dict[int, Slow] = {}
         watched = set(np.flatnonzero(shows | (changed != NEVER)).tolist()) | set(self._findings)
         for member in sorted(watched):
             effect = float(self._series.effect[member] if alone[member] else excess[member])
             finding = self._findings.setdefault(member, Finding())
             finding.add(number, bool(shows[member]), effect)
-            if changed[member] != NEVER and effect > 0:
+            if changed[member] != NEVER and effect > CHANGED_EFFECT:
                 finding.begin(int(changed[member]), effect)
             if finding.since is None and not shows[member]:
                 self._forget_if_quiet(member)
-            elif finding.since is not None:
+            elif finding.since is not None and effect > CHANGED_EFFECT:
                 found[member] = Slow(effect, finding.since, bool(alone[member]))
         return found
 
@@ -64,10 +71,3 @@ def _ratios(own: OwnWork, stages: OwnWork, positions: Column) -> tuple[Column, C
     if len(stages.ratio):
         ratio[alone] = stages.ratio[positions[alone]]
     return ratio, alone
-
-
-def _spread(ratio: Column) -> float:
-    """Return how much members usually differ from their peers (sigma); never below the floor."""
-    known = ratio[~np.isnan(ratio)]
-    deviation = float(np.median(np.abs(known - 1))) if len(known) else 0.0
-    return max(MAD_TO_SIGMA * deviation, NOISE_FLOOR)

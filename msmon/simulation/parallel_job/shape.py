@@ -78,4 +78,4 @@ class Noise:
 
 
 EVEN = Noise()
-UNEVEN = Noise(of_lengths=0.25)
+UNEVEN = Noise(of_lengths=0.15)
