@@ -62,14 +62,14 @@ class Judge:
         return self._told_of(facts, candidates, [*abstained, *_unseen(facts)])
 
     def _facts(self, window: JobWindow) -> Facts:
-        positions = positions_of(window)
+        work, on_host = work_of(window)
+        positions = positions_of(window, work.count)
         matched = matched_collectives(window, same_position_groups(window, positions))
         self._recent.append(votes_of(window, matched))
         recent = tuple(self._recent)
-        work = work_of(window)
         own, stages = own_work(work, positions), between_positions(work, positions)
         slow = self._ranks.slow_members(self._number, own, stages, positions, self._number > 0)
-        host = own_work(work_of(window, on_host=True), positions)
+        host = own_work(on_host, positions)
         late = tuple(late_members(recent))
         return Facts(
             self._number, window, positions, matched, recent, late, slow, work, own, host, stages

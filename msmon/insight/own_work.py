@@ -28,58 +28,82 @@ class OwnWork:
 
     ``ratio`` has shape (members,): the time of a member for its own work, divided by what its
     peers need for the same; NaN where there are no peers or too few calls. ``operator_ratio`` has
-    shape (members, operators), NaN where an operator is not compared. ``weight`` is the total time
-    in ns per member and operator.
+    shape (members, columns), NaN where an operator is not compared. ``weight`` is the total time
+    in ns per member and column, ``operators`` says which operator a column stands for.
     """
 
     ratio: Column
     operator_ratio: Column
     weight: Column
+    operators: Column
 
     def worst(self, member: int, count: int = 2) -> list[tuple[int, float]]:
         """Return (operator, ratio) of those that cost this member most, the costliest first."""
         ratio = self.operator_ratio[member]
         excess = np.nan_to_num(self.weight[member] * (1 - 1 / ratio), nan=-np.inf)
         order = np.argsort(-excess, kind="stable")[:count].tolist()
-        return [(place, float(ratio[place])) for place in order if excess[place] > 0]
+        return [
+            (int(self.operators[place]), float(ratio[place]))
+            for place in order
+            if excess[place] > 0
+        ]
 
 
 @dataclass(frozen=True)
 class Work:
-    """Rows of ``WORK_DTYPE`` as matrices of shape (members, operators); 0 where there is none."""
+    """Rows of ``WORK_DTYPE`` as matrices of shape (members, columns); 0 where there is none.
+
+    ``operators`` (shape (columns,)) says which operator a column stands for.
+    """
 
     count: Column
     total_ns: Column
     median_ns: Column
     spread: Column
+    operators: Column
 
 
-def work_of(window: JobWindow, on_host: bool = False) -> Work:
-    """Return the work of a window on the devices, or that of the hosts."""
+def work_of(window: JobWindow) -> tuple[Work, Work]:
+    """Return the work of a window on the devices, and that of the hosts."""
     rows = window.work
-    wanted = np.array([host is on_host for _, host in window.names.operators], bool)
-    if len(rows):
-        rows = rows[wanted[rows["operator"]]]
-    shape = (len(window.names.members), len(window.names.operators))
-    matrices = []
-    for name in ("count", "total_ns", "median_ns", "spread"):
-        matrix = np.zeros(shape)
-        matrix[rows["member"], rows["operator"]] = rows[name]
-        matrices.append(matrix)
-    return Work(*matrices)
+    on_host = np.array([host for _, host in window.names.operators], bool)
+    both = []
+    is_host = on_host[rows["operator"]] if len(rows) else np.zeros(0, bool)
+    for side in (False, True):
+        operators = np.flatnonzero(on_host == side)
+        column = np.zeros(len(on_host), np.int64)
+        column[operators] = np.arange(len(operators))
+        mine = np.flatnonzero(is_host == side)
+        at = rows["member"][mine] * np.int64(len(operators)) + column[rows["operator"][mine]]
+        shape = (len(window.names.members), len(operators))
+        count, total_ns, median_ns, spread = (
+            _matrix(rows[name][mine], at, shape)
+            for name in ("count", "total_ns", "median_ns", "spread")
+        )
+        both.append(Work(count, total_ns, median_ns, spread, operators))
+    return both[0], both[1]
+
+
+def _matrix(values: Column, at: Column, shape: tuple[int, int]) -> Column:
+    matrix = np.zeros(shape)
+    matrix.reshape(-1)[at] = values
+    return matrix
 
 
 def own_work(work: Work, positions: Column) -> OwnWork:
     """Compare each member with the others of its position."""
-    ratio = np.full(work.count.shape, np.nan)
+    compared = np.full(work.count.shape, np.nan)
+    ratio = np.full(len(work.count), np.nan)
     for position in np.unique(positions[positions >= 0]):
         members = np.flatnonzero(positions == position)
-        if len(members) > 1:
-            usable = np.flatnonzero((work.count[members] >= FEWEST_CALLS).all(axis=0))
-            medians = work.median_ns[np.ix_(members, usable)]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio[np.ix_(members, usable)] = medians / median_of_others(medians)
-    return _summed(ratio, work.total_ns)
+        if len(members) < 2:
+            continue
+        usable = np.flatnonzero((work.count[members] >= FEWEST_CALLS).all(axis=0))
+        where = np.ix_(members, usable)
+        by_operator = _ratios(work.median_ns[where])
+        compared[where] = by_operator
+        ratio[members] = _summed(by_operator, work.total_ns[where])
+    return OwnWork(ratio, compared, work.total_ns, work.operators)
 
 
 def between_positions(work: Work, positions: Column) -> OwnWork:
@@ -96,29 +120,24 @@ def between_positions(work: Work, positions: Column) -> OwnWork:
         usable &= (work.count[members] >= FEWEST_CALLS).all(axis=0)
         level[place] = work.median_ns[members].min(axis=0)
         total[place] = np.median(work.total_ns[members], axis=0)
-    ratio = np.full(level.shape, np.nan)
+    compared = np.full(level.shape, np.nan)
+    ratio = np.full(len(numbers), np.nan)
     if len(numbers) > 1 and usable.any():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio[:, usable] = level[:, usable] / median_of_others(level[:, usable])
-    return _summed(ratio, total)
+        compared[:, usable] = _ratios(level[:, usable])
+        ratio = _summed(compared[:, usable], total[:, usable])
+    return OwnWork(ratio, compared, total, work.operators)
 
 
 def median_of_others(values: Column) -> Column:
     """Return for each row the median of all other rows, column by column (at least two rows).
 
     Of two middle values the lower one counts: of three ranks one may be slow, and the mean of a
-    slow and a healthy one would make the third look fast. Leaving one out of sorted values moves
-    the middle by at most one place.
+    slow and a healthy one would make the third look fast. To leave out one value moves the middle
+    by one place at most: a value above the middle leaves it where it is.
     """
-    rows = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(rows)[:, None], axis=0)
-    in_order = np.take_along_axis(values, order, axis=0)
-    middle = (rows - 2) // 2
-    medians: Column = np.take_along_axis(
-        in_order, np.where(place > middle, middle, middle + 1), axis=0
-    )
+    middle = (len(values) - 2) // 2
+    in_order = np.partition(values, (middle, middle + 1), axis=0)
+    medians: Column = np.where(values > in_order[middle], in_order[middle], in_order[middle + 1])
     return medians
 
 
@@ -129,13 +148,20 @@ def typical_deviation(ratio: Column) -> float:
     return max(MAD_TO_SIGMA * deviation, NOISE_FLOOR)
 
 
-def _summed(operator_ratio: Column, weight: Column) -> OwnWork:
-    operator_ratio = np.where(np.isfinite(operator_ratio), operator_ratio, np.nan)
-    operator_ratio = np.minimum(operator_ratio, HIGHEST_RATIO)
-    known = ~np.isnan(operator_ratio)
+def _ratios(medians: Column) -> Column:
+    """Return each row's medians against those of the others; NaN where that says nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = medians / median_of_others(medians)
+    ratios[~np.isfinite(ratios) | (ratios == 0)] = np.nan
+    limited: Column = np.minimum(ratios, HIGHEST_RATIO)
+    return limited
+
+
+def _summed(ratios: Column, weight: Column) -> Column:
+    """Return the ratio of the whole work of each row; NaN where nothing is compared."""
     # What the peers need for the calls of this member is its time divided by the ratio.
-    for_peers = np.where(known, weight / np.where(known, operator_ratio, 1.0), 0.0).sum(axis=1)
-    own = np.where(known, weight, 0.0).sum(axis=1)
-    ratio = np.full(len(weight), np.nan)
-    np.divide(own, for_peers, out=ratio, where=for_peers > 0)
-    return OwnWork(ratio, operator_ratio, weight)
+    for_peers = np.nansum(weight / ratios, axis=1)
+    own = np.where(np.isnan(ratios), 0.0, weight).sum(axis=1)
+    summed = np.full(len(weight), np.nan)
+    np.divide(own, for_peers, out=summed, where=for_peers > 0)
+    return summed

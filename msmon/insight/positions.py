@@ -28,23 +28,25 @@ SAME_COUNT = 0.1
 """By how much the number of calls of two peers may differ."""
 
 
-def positions_of(window: JobWindow) -> Column:
+def positions_of(window: JobWindow, kernel_calls: Column) -> Column:
     """Return the position of each member, shape (members,), int64.
+
+    ``kernel_calls`` (shape (members, kernels)) is how often each one called each kernel.
 
     Positions are numbered from 0 by their lowest rank. Members that did nothing have -1.
     """
     count = len(window.names.members)
     joined = _joined_by_groups(window, count)
-    calls = _calls(window, count)
+    calls = np.hstack([kernel_calls, _operation_calls(window, count)])
+    idle: Column = (calls > 0).sum(axis=1) == 0
     position = np.full(count, -1, np.int64)
     ranks = np.array([member.rank for member in window.names.members])
     found = 0
     for first in np.argsort(ranks, kind="stable").tolist():
-        if position[first] >= 0 or not calls[first].any():
+        if position[first] >= 0 or idle[first]:
             continue
-        same = (joined == joined[first]) & (position < 0)
-        same &= _alike(calls, calls[first])
-        position[same] = found
+        near = np.flatnonzero((joined == joined[first]) & (position < 0))
+        position[near[_alike(calls[near], calls[first])]] = found
         found += 1
     return position
 
@@ -104,21 +106,18 @@ def _components(group: Column, member: Column, count: int) -> Column:
 
 def _has_doubles(group: Column, label: Column, groups: int) -> Column:
     """Return which groups have two members of one label: bool, shape (groups,)."""
-    pairs = np.unique(np.stack([group, label]), axis=1)[0]
+    labels = int(label.max(initial=0)) + 1
+    pairs = np.unique(group * labels + label) // labels
     found: Column = np.bincount(group, minlength=groups) > np.bincount(pairs, minlength=groups)
     return found
 
 
-def _calls(window: JobWindow, count: int) -> Column:
-    """Return how often each member called each operator on the device, and each operation."""
-    on_device = np.array([not on_host for _, on_host in window.names.operators], bool)
-    kernels = np.zeros((count, len(on_device)))
-    work = window.work
-    kernels[work["member"], work["operator"]] = work["count"]
-    traffic = window.traffic
-    passed = np.zeros((count, len(window.names.operations)))
-    np.add.at(passed, (traffic["member"], traffic["operation"]), traffic["count"])
-    return np.hstack([kernels[:, on_device], passed])
+def _operation_calls(window: JobWindow, count: int) -> Column:
+    """Return how often each member called each operation, shape (members, operations)."""
+    traffic, operations = window.traffic, len(window.names.operations)
+    key = traffic["member"].astype(np.int64) * operations + traffic["operation"]
+    passed = np.bincount(key, traffic["count"], count * operations)
+    return passed.reshape(count, operations)
 
 
 def _alike(calls: Column, one: Column) -> Column:

@@ -11,7 +11,8 @@ from msmon.insight.own_work import Work, between_positions, median_of_others, ow
 def work(medians, count=100) -> Work:
     medians = np.array(medians, float)
     counts = np.full(medians.shape, float(count))
-    return Work(counts, medians * counts, medians, np.zeros(medians.shape))
+    operators = np.arange(medians.shape[1])
+    return Work(counts, medians * counts, medians, np.zeros(medians.shape), operators)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 4, 5, 8])

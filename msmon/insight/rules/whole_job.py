@@ -56,9 +56,8 @@ class WholeJob:
         """Return the finding that all of the job has become slower, with nobody to blame."""
         step_ns = facts.window.step_ns
         self._steps.add(facts.number, np.array([step_ns or np.nan]), np.array([learns]))
-        with np.errstate(all="ignore"):
-            medians = np.where(facts.work.count > 0, facts.work.median_ns, np.nan)
-            level = _column_medians(medians)
+        level = np.full(len(facts.window.names.operators), np.nan)
+        level[facts.work.operators] = _column_medians(facts.work.median_ns)
         self._operators.add(facts.number, level, np.full(len(level), learns))
         since = int(self._steps.changed_at()[0])
         if since == NEVER or blamed:
@@ -99,10 +98,12 @@ def _spread_within(facts: Facts) -> float:
 
 
 def _column_medians(values: Column) -> Column:
-    """Return the median of each column without its NaN; NaN for a column of nothing else."""
-    in_order = np.sort(values, axis=0)
-    count = (~np.isnan(values)).sum(axis=0)
-    columns = np.arange(values.shape[1])
-    middle = in_order[np.maximum(count - 1, 0) // 2, columns] if len(values) else count * np.nan
-    result: Column = np.where(count > 0, middle, np.nan)
-    return result
+    """Return the median of each column without its zeros; NaN for a column of nothing else."""
+    medians = np.full(values.shape[1], np.nan)
+    zeros = (values == 0).sum(axis=0)
+    for many in np.unique(zeros).tolist():  # as many as there are kinds of stages
+        columns = np.flatnonzero(zeros == many)
+        if many < len(values):
+            middle = many + (len(values) - many - 1) // 2
+            medians[columns] = np.partition(values[:, columns], middle, axis=0)[middle]
+    return medians
