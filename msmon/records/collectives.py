@@ -27,10 +27,14 @@ _WIDTHS = {
     4: (CommunicationDataType.INT32, CommunicationDataType.FP32, CommunicationDataType.UINT32),
     8: (CommunicationDataType.INT64, CommunicationDataType.UINT64, CommunicationDataType.FP64),
 }  # fmt: skip
-_WIDTH_OF_TYPE = np.zeros(256, np.int64)
-"""Bytes of a value by the number of its type; 0 where it is unknown."""
+_UNKNOWN_TYPE = 255
+_LOG_WIDTH_OF_TYPE = np.full(256, -1, np.int64)
+"""log2 of the bytes of a value by the number of its type; -1 where it is unknown."""
 for _width, _types in _WIDTHS.items():
-    _WIDTH_OF_TYPE[list(_types)] = _width
+    _LOG_WIDTH_OF_TYPE[list(_types)] = _width.bit_length() - 1
+
+_SIZE_CLASSES = 128
+"""Beyond every size class: a count of 64 bits times 8 bytes has 67 bits."""
 
 
 def operation_of(name: str) -> str:
@@ -55,18 +59,15 @@ def labels_of_collectives(batch: Batch) -> tuple[Column, list[tuple[str, str, in
 
     A label is (operation, group, size class). The labels of the records have shape (n,), int64.
     """
-    records = batch.records
-    keys = np.stack(
-        [
-            records["name"].astype(np.int64), records["comm_name"].astype(np.int64),
-            _size_classes(batch),
-        ],
-        axis=1,
-    )  # fmt: skip
-    distinct, place = np.unique(keys, axis=0, return_inverse=True)
+    records, texts = batch.records, len(batch.strings)
+    keys = records["name"].astype(np.int64) * texts + records["comm_name"].astype(np.int64)
+    keys = keys * _SIZE_CLASSES + _size_classes(batch)  # one number sorts faster than three
+    distinct, place = np.unique(keys, return_inverse=True)
     numbers: dict[tuple[str, str, int], int] = {}
     ids = []
-    for name, group, size_class in distinct.tolist():
+    for key in distinct.tolist():
+        pair, size_class = divmod(key, _SIZE_CLASSES)
+        name, group = divmod(pair, texts)
         text = batch.strings[name]
         label = operation_of(text), batch.strings[group] or group_in(text), size_class
         ids.append(numbers.setdefault(label, len(numbers)))
@@ -79,11 +80,11 @@ def group_in(name: str) -> str:
 
 
 def _size_classes(batch: Batch) -> Column:
-    """Return log2 of the bytes of each collective (int64), 0 where they are unknown."""
+    """Return floor(log2(bytes)) of each collective (int64), 0 where they are unknown."""
     records = batch.records
     if "count" not in LAYOUTS[batch.kind]:
         return np.zeros(len(records), np.int64)
-    types = records["data_type"].astype(np.int64)
-    sizes = _WIDTH_OF_TYPE[np.where(types < 256, types, 255)] * records["count"].astype(np.float64)
-    classes: Column = np.log2(np.maximum(sizes, 1.0)).astype(np.int64)
+    widths = _LOG_WIDTH_OF_TYPE.take(np.minimum(records["data_type"], _UNKNOWN_TYPE))
+    exponents = (records["count"].astype(np.float64).view(np.int64) >> 52) - 1023  # of a float64
+    classes: Column = np.where((widths >= 0) & (exponents >= 0), exponents + widths, 0)
     return classes

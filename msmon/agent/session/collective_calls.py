@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from msmon.records.batch import Column
+from msmon.records.batch import Column, join_columns
 from msmon.records.durations import Label
 
 MOST_CALLS = 16_384
@@ -59,12 +59,18 @@ class CollectiveCalls:
         """Name of a group or operation → its number."""
         self._calls: deque[Column] = deque()
         self._count = 0
-        self._next_number: dict[int, int] = {}
-        """Group → number of its next collective."""
+        self._next_number = np.zeros(MOST_NAMES, np.int64)
+        """By the number of a group: that of its next collective."""
         self._steps: deque[StepSpan] = deque(maxlen=MOST_STEPS)
         self._told_step = -1
         self._whole_since_ns = 0
         """Since when no collective has been forgotten."""
+
+    def forget(self) -> None:
+        """Begin anew with the collectives; the steps stay."""
+        self._calls.clear()
+        self._count = 0
+        self._next_number[:] = 0
 
     def add(
         self,
@@ -78,24 +84,34 @@ class CollectiveCalls:
         ``labels`` index ``names``, which are (operation, group, size class).
         """
         table = np.array([self._numbers_of(*name) for name in names], np.int64).reshape(-1, 3)
-        known = table[:, 0] >= 0
         order = np.argsort(start_ns, kind="stable")
-        order = order[known[labels[order]]]
+        labels = labels[order]
+        known = table[labels, 0] >= 0
+        if not known.all():
+            order, labels = order[known], labels[known]
+        if not len(order):
+            return
         rows = np.zeros(len(order), CALL_DTYPE)
         rows["start_ns"], rows["end_ns"] = start_ns[order], end_ns[order]
         for column, name in enumerate(("group", "operation", "size_class")):
-            rows[name] = table[labels[order], column]
-        for group in np.unique(rows["group"]).tolist():
-            mine = np.flatnonzero(rows["group"] == group)
-            first = self._next_number.get(group, 0)
-            rows["number"][mine] = (first + np.arange(len(mine))) & 0xFFFFFFFF
-            self._next_number[group] = first + len(mine)
+            rows[name] = table[labels, column]
+        rows["number"] = self._numbered(table[labels, 0]) & 0xFFFFFFFF
         self._calls.append(rows)
         self._count += len(rows)
         while self._count - len(self._calls[0]) >= MOST_CALLS:
             dropped = self._calls.popleft()
             self._count -= len(dropped)
             self._whole_since_ns = max(self._whole_since_ns, int(dropped["start_ns"].max()) + 1)
+
+    def _numbered(self, groups: Column) -> Column:
+        """Return the number of each collective within its group, from the groups in their order."""
+        counts = np.bincount(groups, minlength=MOST_NAMES)
+        order = np.argsort(groups.astype(np.uint16), kind="stable")
+        firsts = self._next_number - (np.cumsum(counts) - counts)
+        numbers = np.empty(len(groups), np.int64)
+        numbers[order] = firsts[groups[order]] + np.arange(len(groups))
+        self._next_number += counts
+        return numbers
 
     def add_steps(self, steps: Sequence[StepSpan]) -> None:
         """Take steps that have ended, in their order.
@@ -113,7 +129,7 @@ class CollectiveCalls:
 
         The step is -1 where steps are unknown. Without collectives of a whole step there are none.
         """
-        calls = np.concatenate([np.zeros(0, CALL_DTYPE), *self._calls])
+        calls = join_columns([np.zeros(0, CALL_DTYPE), *self._calls])
         if not len(calls):
             return -1, calls
         latest_ns = int(calls["end_ns"].max())
@@ -126,8 +142,8 @@ class CollectiveCalls:
         else:
             begin_ns, end_ns = latest_ns - WITHOUT_STEPS_NS, latest_ns + 1
         inside = (calls["start_ns"] >= begin_ns) & (calls["start_ns"] < end_ns)
-        chosen = calls[inside]
-        chosen = chosen[np.argsort(chosen["start_ns"], kind="stable")]
+        chosen = calls.take(np.flatnonzero(inside))
+        chosen = chosen.take(np.argsort(chosen["start_ns"], kind="stable"))
         return (self._told_step if self._steps else -1), _first_of_each_group(chosen)
 
     def _roundest(self, latest_ns: int) -> StepSpan | None:
@@ -160,4 +176,4 @@ def _first_of_each_group(calls: Column) -> Column:
     place = np.empty(len(calls), np.int64)
     order = np.argsort(group, kind="stable")
     place[order] = np.arange(len(calls)) - np.repeat(np.cumsum(count) - count, count)
-    return calls[place < share]
+    return calls.take(np.flatnonzero(place < share))

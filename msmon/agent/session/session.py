@@ -14,11 +14,13 @@ from typing import Any
 
 from msmon.agent.link.uplink import Uplink
 from msmon.agent.ranks.parallel_groups import GroupWatch
+from msmon.agent.session.device_times import most_records
 from msmon.agent.session.intake import Intake
 from msmon.agent.session.losses import FailedBatches, LossReports
 from msmon.agent.session.pace import Pace
 from msmon.agent.session.patience import Patience
 from msmon.agent.session.wall_clock import WallClock
+from msmon.agent.session.window_details import DEVICE_KINDS
 from msmon.agent.session.window_series import WindowSeries
 from msmon.agent.steps.counter import StepCounter
 from msmon.errors import CommandRefused
@@ -35,9 +37,6 @@ at all. So it is flushed this often, however long the report interval is."""
 MANY_SLOTS_OUT = 3
 """MSPTI usually has one buffer that it fills and one full one that it is about to deliver. With
 so many, deliveries don't keep up; it is flushed at once, before it has no free buffer left."""
-
-DEVICE_KINDS = frozenset({ActivityKind.Kernel, ActivityKind.Communication})
-"""What a device spends its time with."""
 
 ROOM_LIMIT_S = 3.0
 """How long a stop or an update may wait until the daemon has made room for full buffers."""
@@ -106,7 +105,7 @@ class MonitoringSession:
         self._deadline_s = now_s + duration_s if duration_s else float("inf")
         self._losses = LossReports(self._recorder, self._report_gap, self._clock.at_ns, now_s)
         self._uplink.open(self.session_id, self.settings.with_kinds(), self._recorder.start_ns)
-        self._windows.measures_devices = self._records_whole_devices
+        self._look_at_devices()
 
     def _start_recorder(self) -> None:
         self.unavailable_kinds = self._recorder.start(self.settings.active_kinds)
@@ -120,10 +119,11 @@ class MonitoringSession:
         kinds = self.settings.active_kinds
         return frozenset(kind for kind in kinds if kind.name not in self.unavailable_kinds)
 
-    @property
-    def _records_whole_devices(self) -> bool:
-        """Whether all kernels and collectives are recorded: what is not would look like idle."""
-        return self.recorded_kinds >= DEVICE_KINDS and not self.settings.active_filter.needles
+    def _look_at_devices(self) -> None:
+        """Measure devices only where all kernels and collectives are recorded, without a filter."""
+        whole = self.recorded_kinds >= DEVICE_KINDS and not self.settings.active_filter.needles
+        records = most_records(self.settings.report_interval_s) if whole else 0
+        self._windows.look_at_devices(records)
 
     def keeps(self, kind: ActivityKind) -> bool:
         """Whether the filter in force lets any record of a kind pass."""
@@ -189,7 +189,7 @@ class MonitoringSession:
         if new.filter != self.settings.filter:
             self._intake.change_filter(new.active_filter)
         self.settings = new
-        self._windows.measures_devices = self._records_whole_devices
+        self._look_at_devices()
         self._uplink.put_note(self.session_id, "settings", json.dumps(new.as_fields()))
 
     @property

@@ -9,51 +9,56 @@ import numpy as np
 
 from msmon.agent.session.collective_calls import CollectiveCalls, StepSpan
 from msmon.agent.session.device_times import DeviceTimes
-from msmon.records.batch import Batch, Column
-from msmon.records.collectives import COLLECTIVE_KINDS, is_point_to_point
-from msmon.records.durations import Durations, are_spans, durations_of
+from msmon.records.batch import Column
+from msmon.records.collectives import is_point_to_point
+from msmon.records.durations import Durations, are_spans
 from msmon.records.kinds import ActivityKind
 from msmon.records.windows import DIGEST_DTYPE, Window, cut_name
+
+DEVICE_KINDS = frozenset({ActivityKind.Kernel, ActivityKind.Communication})
+"""What a device spends its time with."""
 
 LONGEST_START_US = 0xFFFFFFFF
 
 
 class WindowDetails:
-    """Belongs to the collector's thread.
-
-    ``whole_devices``: whether all kernels and collectives are recorded. Where a filter leaves some
-    out, a device would seem to be idle while it worked.
-    """
+    """Belongs to the collector's thread."""
 
     def __init__(self) -> None:
-        self.whole_devices = False
         self._devices = DeviceTimes()
+        self._devices.most_records = 0
         self._calls = CollectiveCalls()
         self._calls_kind = ActivityKind.Hccl
         """Communication once there is any: Hccl records the same collectives in another way."""
 
-    def add(self, batch: Batch) -> None:
+    def look_at_devices(self, records: int) -> None:
+        """Look at so many kernels and collectives of each window for the times of devices.
+
+        It must be 0 where not all are recorded: a device would seem idle while it worked.
+        """
+        self._devices.most_records = records
+
+    def add(self, durations: Durations) -> None:
         """Take the records that the filter has kept."""
-        kind = batch.kind
-        if kind == ActivityKind.Kernel:
-            if self.whole_devices and self._devices.has_room:
-                self._add_to_devices(durations_of(batch))
-        elif kind in COLLECTIVE_KINDS and len(batch):
-            durations = durations_of(batch)
-            if kind == ActivityKind.Communication:
-                self._calls_kind = kind
-                if self.whole_devices and self._devices.has_room:
-                    self._add_to_devices(durations)
-            if kind == self._calls_kind:
-                self._add_to_calls(durations)
+        kind = durations.kind
+        if kind in DEVICE_KINDS and self._devices.room:
+            self._add_to_devices(durations)
+        if kind == ActivityKind.Communication and kind != self._calls_kind:
+            self._calls_kind = kind
+            self._calls.forget()
+        if kind == self._calls_kind:
+            self._add_to_calls(durations)
 
     def _add_to_devices(self, durations: Durations) -> None:
-        start_ns, end_ns, devices = durations.start_ns, durations.end_ns, durations.device_ids
-        assert devices is not None
+        assert durations.device_ids is not None
+        first = slice(self._devices.room)
+        columns = (durations.start_ns, durations.end_ns, durations.device_ids)
+        start_ns, end_ns, devices = (np.ascontiguousarray(column[first]) for column in columns)
         timed = are_spans(start_ns, end_ns)
         if not timed.all():
             start_ns, end_ns, devices = start_ns[timed], end_ns[timed], devices[timed]
-        self._devices.add(start_ns, end_ns, devices, durations.kind == ActivityKind.Kernel)
+        is_kernel = durations.kind == ActivityKind.Kernel
+        self._devices.add(start_ns.view(np.int64), end_ns.view(np.int64), devices, is_kernel)
 
     def _add_to_calls(self, durations: Durations) -> None:
         collective = np.array([not is_point_to_point(label[0]) for label in durations.labels], bool)

@@ -62,14 +62,9 @@ class WindowSeries:
         """The markers that wait for others of their id; see ``MarkerPairing.waiting``."""
         return self._statistics.waiting_markers
 
-    @property
-    def measures_devices(self) -> bool:
-        """Whether all that devices do is recorded; see :class:`WindowDetails`."""
-        return self._details.whole_devices
-
-    @measures_devices.setter
-    def measures_devices(self, whole: bool) -> None:
-        self._details.whole_devices = whole
+    def look_at_devices(self, records: int) -> None:
+        """See :meth:`WindowDetails.look_at_devices`."""
+        self._details.look_at_devices(records)
 
     def begin(self) -> None:
         """Have the open window begin now: nothing was recorded before."""
@@ -84,8 +79,9 @@ class WindowSeries:
     def add(self, batch: Batch, received: int) -> None:
         """Take the records that the filter has kept of ``received`` ones."""
         self._grown = True
-        self._statistics.add(batch, received=received)
-        self._details.add(batch)
+        durations = self._statistics.add(batch, received=received)
+        if durations is not None:
+            self._details.add(durations)
 
     def tell_so_far(self, interval_s: float) -> None:
         """Leave for the daemon what the open window holds, in case this process is killed.

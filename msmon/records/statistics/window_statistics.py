@@ -82,8 +82,8 @@ class WindowStatistics:
         self._kept: Counter[str] = Counter()
         self._untimed: Counter[str] = Counter()
 
-    def add(self, batch: Batch, received: int | None = None) -> None:
-        """Count a batch that passed the filter.
+    def add(self, batch: Batch, received: int | None = None) -> Durations | None:
+        """Count a batch that passed the filter. Returns its durations; None where it has none.
 
         ``received`` is how many records there were before the filter (None: as many as passed).
         A record whose start and end make no duration (:mod:`msmon.records.durations`) is counted
@@ -91,20 +91,24 @@ class WindowStatistics:
         for marker records that are part of none.
         """
         kind = batch.kind
+        durations = None
         if len(batch) and kind != ActivityKind.ExternalCorrelation:
-            self._measure(batch)
+            durations = self._measure(batch)
         self._received[kind.name] += len(batch) if received is None else received
         self._kept[kind.name] += len(batch)
+        return durations
 
-    def _measure(self, batch: Batch) -> None:
+    def _measure(self, batch: Batch) -> Durations:
         kind = batch.kind
         if kind == ActivityKind.Marker:
             pairs = self._pairing.add(batch)
             self.evicted_ranges += pairs.evicted_starts
             self._untimed[kind.name] += pairs.orphan_ends + pairs.evicted_starts
-            self._add_durations(marker_durations(pairs))
+            durations = marker_durations(pairs)
         else:
-            self._add_durations(durations_of(batch))
+            durations = durations_of(batch)
+        self._add_durations(durations)
+        return durations
 
     def close(self, index: int, start_ns: int, end_ns: int, step: int = -1) -> Window:
         """Return the window so far and start a new one; open marker ranges stay open."""

@@ -118,3 +118,13 @@ def test_numbers_that_begin_anew_are_followed() -> None:
     add(calls, 600, 611)
     calls.add_steps([StepSpan(n - 580, n * 1000, (n + 1) * 1000) for n in range(600, 610)])
     assert calls.take()[0] == 24
+
+
+def test_numbers_begin_anew_where_the_collectives_are_told_by_another_kind() -> None:
+    calls = CollectiveCalls()
+    add(calls, 0, 3)
+    calls.forget()
+    add(calls, 3, 6)
+    calls.add_steps(steps(3, 5))
+    step, rows = calls.take()
+    assert (step, rows["number"].tolist()) == (4, [3, 4, 5, 1])
