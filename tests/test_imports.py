@@ -44,11 +44,12 @@ ALLOWED_ROOMS = {
     "sinks": DOMAIN,
     "daemon": DOMAIN | {"bus", "sinks"},
     "insight": DOMAIN,
+    "live": DOMAIN | {"bus", "insight"},
     "conversion": DOMAIN | {"formats", "sinks"},
     "analysis": DOMAIN | {"insight", "conversion", "sinks"},
     "diagnosis": DOMAIN | {"ffi", "recording", "bus", "agent"},
     "commands": DOMAIN
-    | {"bus", "daemon", "sinks", "conversion", "insight", "analysis", "diagnosis"},
+    | {"bus", "daemon", "sinks", "conversion", "insight", "live", "analysis", "diagnosis"},
     "compat": DOMAIN | {"recording", "monitor_api", "bus", "agent", "commands"},
     "msmon": set(),
 }
