@@ -1,8 +1,8 @@
 """A window as frames of bytes, for the wire and between processes.
 
 Its header travels as a message; these are its columns. A daemon that speaks protocol 1.1 knows
-three frames only, without sizes, devices and collectives. It gets a window in which rows that only
-these tell apart are merged.
+three frames only, without sizes, communicators, devices and collectives. It gets a window in which
+rows that only these tell apart are merged: its outputs would show the last one for all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from msmon.records.batch import Column, decode_texts, encode_texts
+from msmon.records.collectives import COLLECTIVE_KINDS
 from msmon.records.kinds import ActivityKind
 from msmon.records.merging import merge
 from msmon.records.window_header import WindowHeader
@@ -41,6 +42,7 @@ _OLDER_FIELDS = (
 )
 
 _KINDS = [int(kind) for kind in ActivityKind]
+_COLLECTIVE_KINDS = [int(kind) for kind in COLLECTIVE_KINDS]
 
 
 def frames_of(window: Window) -> tuple[bytes, ...]:
@@ -58,6 +60,7 @@ def older_frames_of(window: Window) -> tuple[bytes, ...]:
     """Return operators, buckets and names for a daemon that speaks protocol 1.1 or less."""
     operators = window.operators.copy()
     operators["size_class"] = 0
+    operators["domain"][np.isin(operators["kind"], _COLLECTIVE_KINDS)] = 0
     merged = merge([dataclasses.replace(window, operators=operators)])
     rows = np.zeros(len(merged.operators), OLDER_OPERATOR_DTYPE)
     for name in OLDER_OPERATOR_DTYPE.names or ():

@@ -61,13 +61,13 @@ def test_a_window_survives_its_frames() -> None:
     assert received.header_fields() == HEADER.header_fields()
 
 
-def test_an_older_daemon_gets_sizes_merged_and_nothing_that_it_does_not_know() -> None:
+def test_an_older_daemon_gets_sizes_and_communicators_merged_and_no_more() -> None:
     frames = older_frames_of(window())
     assert len(frames) == 3
     assert len(frames[0]) == OLDER_OPERATOR_DTYPE.itemsize
     received = window_of(older_header_of(HEADER), frames)
     (row,) = operator_rows(received)
-    assert (row.name, row.domain, row.count, row.total_ns) == ("allReduce", "group", 5, 110)
+    assert (row.name, row.domain, row.count, row.total_ns) == ("allReduce", "", 5, 110)
     assert (row.min_ns, row.max_ns, row.size_class) == (9, 40, 0)
     assert received.buckets["count"].tolist() == [5]
     assert (received.step, received.steps, received.digest_step) == (7, 0, -1)

@@ -22,6 +22,7 @@ import zmq
 from msmon.agent.agent_log import AgentLog
 from msmon.agent.link.connection import Connection, ConnectionLost
 from msmon.agent.link.notices import Notices
+from msmon.agent.link.older_daemons import SO_FAR_MINOR, understood_by
 from msmon.agent.link.pending import PendingCommands
 from msmon.agent.link.uplink import Uplink
 from msmon.bus.endpoints import Endpoint
@@ -148,7 +149,7 @@ class Link:
             while not self._finished(connection):
                 self._turn(connection)
             for frames in self._uplink.take_last_words():
-                connection.send_frames(frames)
+                connection.send_frames(understood_by(self._daemon_minor, frames))
             connection.send(Goodbye("exit"))
             connection.leave(LEAVING_LIMIT_MS)
 
@@ -188,7 +189,7 @@ class Link:
             self._pause_s = FIRST_PAUSE_S
 
     def _begin(self) -> None:
-        self._uplink.start_over(self._daemon_minor)
+        self._uplink.start_over(self._daemon_minor >= SO_FAR_MINOR)
         self._next_heartbeat_s = 0.0
         self._greet_again_s = 0.0
 
@@ -243,7 +244,7 @@ class Link:
             frames = self._uplink.take_so_far() or self._uplink.take()
             if frames is None:
                 return
-            connection.send_frames(frames)
+            connection.send_frames(understood_by(self._daemon_minor, frames))
         self._notices.wake()  # there may be more
 
     def _ending(self) -> bool:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from msmon.agent.link.stream import Stream, entry_of, size_of, take_up_to
 from msmon.bus.codec import MAX_PAYLOAD_FRAME_BYTES, encode
 from msmon.bus.messages import (
-    PROTOCOL_MINOR,
     GapReport,
     Message,
     Records,
@@ -32,14 +31,7 @@ from msmon.threads import Lock
 
 if TYPE_CHECKING:
     from msmon.records.batch import Batch
-    from msmon.records.window_header import WindowHeader
     from msmon.records.windows import Window
-
-SO_FAR_MINOR = 1
-"""From this minor version of the protocol on a daemon takes ``WindowSoFar``."""
-
-DETAILS_MINOR = 2
-"""From this one on it knows steps, devices, sizes and collectives of a window."""
 
 KEPT_BYTES = 64 << 20
 """Unacknowledged messages kept for all sessions together."""
@@ -83,8 +75,7 @@ class Uplink:
         self._kept_bytes = 0
         self._in_flight_bytes = 0
         self._connected = False
-        self._daemon_minor = PROTOCOL_MINOR
-        """Of the daemon that was connected last."""
+        self._daemon_takes_so_far = False
 
     # --- the collector's side -----------------------------------------------------
 
@@ -122,8 +113,10 @@ class Uplink:
 
     def put_window(self, session_id: str, window: Window) -> bool:
         """Queue a window; False when there was no room and its records were counted as lost."""
-        payload, header = self._for_daemon(window)
-        message = WindowReport(session_id, 0, **header.header_fields())
+        from msmon.records.window_frames import frames_of  # numpy: with the first window
+
+        payload = frames_of(window)
+        message = WindowReport(session_id, 0, **window.header_fields())
         with self._lock:
             stream = self._streams[session_id]
             self._so_far.pop(session_id, None)
@@ -139,12 +132,14 @@ class Uplink:
     @property
     def wants_so_far(self) -> bool:
         """Whether there is a daemon that takes what an open window holds so far."""
-        return self._connected and self._daemon_minor >= SO_FAR_MINOR
+        return self._connected and self._daemon_takes_so_far
 
     def put_so_far(self, session_id: str, window: Window) -> None:
         """Leave what the open window holds, in place of what was left before."""
-        payload, header = self._for_daemon(window)
-        frames = encode(WindowSoFar(session_id, **header.header_fields()), payload=payload)
+        from msmon.records.window_frames import frames_of
+
+        message = WindowSoFar(session_id, **window.header_fields())
+        frames = encode(message, payload=frames_of(window))
         with self._lock:
             self._so_far[session_id] = frames
         self._wake()
@@ -241,14 +236,14 @@ class Uplink:
         """Note that the connection is lost."""
         self._connected = False
 
-    def start_over(self, daemon_minor: int = PROTOCOL_MINOR) -> None:
+    def start_over(self, daemon_takes_so_far: bool = False) -> None:
         """Prepare for a new connection: all that is not acknowledged is to be sent again.
 
-        ``daemon_minor`` is the minor version of the protocol that the daemon speaks.
+        ``daemon_takes_so_far``: whether the daemon knows :class:`WindowSoFar`.
         """
         with self._lock:
             self._connected = True
-            self._daemon_minor = daemon_minor
+            self._daemon_takes_so_far = daemon_takes_so_far
             self._so_far.clear()
             self._in_flight_bytes = 0
             for stream in self._streams.values():
@@ -273,17 +268,6 @@ class Uplink:
     def _put_small(self, session_id: str, message: Message, payload: Sequence[bytes] = ()) -> None:
         if self._kept_bytes < self._limit_bytes:
             self._put(session_id, message, payload)
-
-    def _for_daemon(self, window: Window) -> tuple[tuple[bytes, ...], WindowHeader]:
-        """Return frames and header of a window as the daemon knows them.
-
-        One that is replaced by an older daemon before it takes them refuses and counts them.
-        """
-        from msmon.records.window_frames import frames_of, older_frames_of, older_header_of
-
-        if self._daemon_minor >= DETAILS_MINOR:
-            return frames_of(window), window
-        return older_frames_of(window), older_header_of(window)
 
     # --- with the lock held ---------------------------------------------------------------
 

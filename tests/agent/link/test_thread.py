@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
-from msmon.bus.messages import Goodbye, Hello, Records, Refused
+import numpy as np
+
+from msmon.bus.messages import Goodbye, Hello, Records, Refused, WindowReport
+from msmon.records.window_frames import OLDER_OPERATOR_DTYPE
 
 STEADY = """
 msmon.init(rank=0)
@@ -49,6 +52,45 @@ def test_a_running_session_goes_on_with_a_new_daemon(daemon, job, wait_for):
     assert {message.seq for message in numbered} == set(range(1, closed.seq + 1))
     by_seq = {item.seq: item.count for item in numbered if isinstance(item, Records)}
     assert sum(by_seq.values()) == closed.end.counts.received["Kernel"]
+
+
+def test_windows_that_wait_are_sent_to_an_older_daemon_as_it_knows_them(daemon, job, wait_for):
+    started = job("""
+msmon.init(rank=0)
+for line in sys.stdin:
+    msmon.step()
+    record(COMMUNICATION, 10)
+    print("done", flush=True)
+""")
+    daemon.acknowledging = False
+    daemon.await_hello()
+    session_id = daemon.command("monitor.start", kinds="Communication").session_id
+    for _ in range(3):
+        started.line()
+        assert started.output() == "done"
+    assert daemon.command("monitor.stop").ok
+    daemon.await_closed()
+    newest = windows(daemon)
+    assert {len(envelope.payload) for envelope in newest} == {5}
+    assert sum(envelope.message.steps for envelope in newest) == 2
+    daemon.stop()
+    daemon.received.clear()
+    daemon.minor, daemon.acknowledging = 1, True
+    daemon.start()
+    daemon.await_closed()
+    older = windows(daemon)
+    assert [envelope.message.session_id for envelope in older] == [session_id] * len(newest)
+    for was, now in zip(newest, older):
+        assert len(now.payload) == 3
+        assert (now.message.steps, now.message.digest_step) == (0, -1)
+        assert now.message.kept == was.message.kept
+        rows = np.frombuffer(now.payload[0], OLDER_OPERATOR_DTYPE)
+        assert rows["count"].sum() == sum(now.message.kept.values())
+
+
+def windows(daemon) -> list:
+    """Return the envelopes of all windows that have come."""
+    return [item for item in daemon.received if isinstance(item.message, WindowReport)]
 
 
 def test_what_is_not_acknowledged_is_sent_again_in_order(daemon, job):

@@ -210,7 +210,7 @@ def so_far(uplink: Uplink) -> list:
 
 
 def test_of_an_open_window_only_the_newest_state_is_sent_and_only_once(uplink):
-    uplink.start_over()
+    uplink.start_over(daemon_takes_so_far=True)
     for end_ns in (2, 3):
         uplink.put_so_far("s", Window(0, 1, end_ns))
     assert so_far(uplink) == []  # the daemon doesn't know the session yet
@@ -221,7 +221,7 @@ def test_of_an_open_window_only_the_newest_state_is_sent_and_only_once(uplink):
 
 
 def test_what_an_open_window_held_is_not_sent_after_its_end_or_on_another_connection(uplink):
-    uplink.start_over()
+    uplink.start_over(daemon_takes_so_far=True)
     taken(uplink)
     uplink.put_so_far("s", Window(0, 1, 2))
     uplink.put_window("s", Window(0, 1, 3))
@@ -229,11 +229,11 @@ def test_what_an_open_window_held_is_not_sent_after_its_end_or_on_another_connec
     uplink.put_so_far("s", Window(1, 3, 4))
     uplink.disconnected()
     assert not uplink.wants_so_far
-    uplink.start_over()
+    uplink.start_over(daemon_takes_so_far=True)
     taken(uplink)
     assert uplink.wants_so_far
     assert so_far(uplink) == []
-    uplink.start_over(daemon_minor=0)
+    uplink.start_over()
     assert not uplink.wants_so_far  # a daemon that doesn't know the message
 
 
