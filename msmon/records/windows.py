@@ -54,14 +54,14 @@ DIGEST_DTYPE = np.dtype(
         ("size_class", "u1"),
         ("reserved", "u1"),
         ("number", "<u4"),
-        ("start_us", "<u4"),
+        ("start_us", "<i4"),
         ("lasted_ns", "<f4"),
         ("reserved_2", "<u2"),
     ]
 )
 """One row per collective of one step: communicator and operation (they index ``Window.names``), its
 number among those of the communicator since the session began, and when it started, counted from
-the start of the window."""
+the start of the window; it may have been before. Half an hour at most, either way."""
 
 MAX_COLLECTIVES = 4096
 """Rows of ``DIGEST_DTYPE`` that a daemon takes. An agent sends at most 512."""

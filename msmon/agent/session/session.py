@@ -154,6 +154,7 @@ class MonitoringSession:
             self._next_flush_s = now_s + FLUSH_INTERVAL_S
         self._patience.held_back = False
         self._take(self._recorder.batches(self._patience.may_take))
+        self._windows.take_steps()
         if window_over:
             self._windows.close()
         else:

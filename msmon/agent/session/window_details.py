@@ -18,7 +18,7 @@ from msmon.records.windows import DIGEST_DTYPE, Window, cut_name
 DEVICE_KINDS = frozenset({ActivityKind.Kernel, ActivityKind.Communication})
 """What a device spends its time with."""
 
-LONGEST_START_US = 0xFFFFFFFF
+LONGEST_START_US = 2**31 - 1
 
 
 class WindowDetails:
@@ -100,6 +100,6 @@ def _digest(calls: Column, places: Column, window_start_ns: int) -> Column:
     rows["group"], rows["operation"] = places[calls["group"]], places[calls["operation"]]
     rows["size_class"], rows["number"] = calls["size_class"], calls["number"]
     start_us = (calls["start_ns"] - window_start_ns) // 1000
-    rows["start_us"] = np.clip(start_us, 0, LONGEST_START_US)
+    rows["start_us"] = np.clip(start_us, -LONGEST_START_US, LONGEST_START_US)
     rows["lasted_ns"] = calls["end_ns"] - calls["start_ns"]
     return rows

@@ -7,13 +7,12 @@ import time
 from collections import Counter
 
 from msmon.agent.link.uplink import Uplink
-from msmon.agent.session.collective_calls import StepSpan
+from msmon.agent.session.step_times import StepTimes
 from msmon.agent.session.wall_clock import WallClock
 from msmon.agent.session.window_details import WindowDetails
 from msmon.agent.steps.counter import StepCounter
 from msmon.records.batch import Batch, Column
 from msmon.records.statistics.window_statistics import WindowStatistics
-from msmon.records.windows import Window
 
 SO_FAR_INTERVAL_S = 1.0
 """How often the daemon is told what the open window holds, if that takes next to no time."""
@@ -40,8 +39,7 @@ class WindowSeries:
         self._steps = steps
         self._statistics = WindowStatistics()
         self._details = WindowDetails()
-        self._last_step: tuple[int, float] | None = None
-        """The step that has ended last, and when on the monotonic clock."""
+        self._step_times = StepTimes(steps, clock.at_ns)
         self._index = 0
         self._start_s = time.monotonic()
         self._grown = False
@@ -69,8 +67,7 @@ class WindowSeries:
     def begin(self) -> None:
         """Have the open window begin now: nothing was recorded before."""
         self._start_s = time.monotonic()
-        self._steps.take_ended()
-        self._last_step = None
+        self._step_times.begin()
 
     def end_s(self, interval_s: float) -> float:
         """Return when a window of this length is over, on the monotonic clock."""
@@ -82,6 +79,10 @@ class WindowSeries:
         durations = self._statistics.add(batch, received=received)
         if durations is not None:
             self._details.add(durations)
+
+    def take_steps(self) -> None:
+        """Take the steps that have ended, a few times per second."""
+        self._details.add_steps(self._step_times.take())
 
     def tell_so_far(self, interval_s: float) -> None:
         """Leave for the daemon what the open window holds, in case this process is killed.
@@ -96,6 +97,7 @@ class WindowSeries:
             return
         start_ns, end_ns = self._clock.at_ns(self._start_s), self._clock.at_ns(began_s)
         window = self._statistics.so_far(self._index, start_ns, end_ns, self._steps.current)
+        window = dataclasses.replace(window, **self._step_times.so_far())
         self._uplink.put_so_far(self._session_id, window)
         took_s = time.monotonic() - began_s
         self._next_so_far_s = began_s + max(SO_FAR_INTERVAL_S, took_s / _SO_FAR_SHARE)
@@ -106,7 +108,8 @@ class WindowSeries:
         now_s = time.monotonic()
         start_ns, end_ns = self._clock.at_ns(self._start_s), self._clock.at_ns(now_s)
         window = self._statistics.close(self._index, start_ns, end_ns, self._steps.current)
-        window = self._details.close(self._with_steps(window))
+        self.take_steps()
+        window = self._details.close(dataclasses.replace(window, **self._step_times.close()))
         self.untimed.update(window.untimed)
         self._index += 1
         self._start_s = now_s
@@ -115,26 +118,3 @@ class WindowSeries:
         jump_ns = self._clock.follow()
         if jump_ns:
             self._uplink.put_note(self._session_id, "clock_jump_ns", str(jump_ns))
-
-    def _with_steps(self, window: Window) -> Window:
-        """Return the window with the steps that have ended in it, as far as their time is known.
-
-        A step lasts from the end of the one before. So the first one of a session is not known, and
-        none around a call of ``msmon.set_step()``.
-        """
-        spans = []
-        for number, ended_s in self._steps.take_ended():
-            before, self._last_step = self._last_step, (number, ended_s)
-            if before is not None and number == before[0] + 1:
-                spans.append(
-                    StepSpan(number, self._clock.at_ns(before[1]), self._clock.at_ns(ended_s))
-                )
-        self._details.add_steps(spans)
-        lasted_ns = [max(0, span.end_ns - span.start_ns) for span in spans]
-        return dataclasses.replace(
-            window,
-            steps=len(lasted_ns),
-            step_total_ns=sum(lasted_ns),
-            step_min_ns=min(lasted_ns, default=0),
-            step_max_ns=max(lasted_ns, default=0),
-        )

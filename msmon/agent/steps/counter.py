@@ -44,7 +44,8 @@ class StepCounter:
     counted. ``explicit``: the job calls ``msmon.step()``, so nothing else counts. ``counts``:
     what is counted as a step, for people; empty before the first.
     ``step_s``: mean seconds per step, 0 when unknown; see :meth:`measure`. ``ended``: the latest
-    steps, each as (steps so far, monotonic seconds), for whoever measures them.
+    steps, each as (steps so far, monotonic seconds), for whoever measures them. 0 seconds: the
+    number was set, so the steps since the entry before are none.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class StepCounter:
     def set(self, count: int) -> None:
         """Note that so many steps have been made, say before a checkpoint was loaded."""
         self.count = count
+        self.ended.append((count, 0.0))
 
     @property
     def current(self) -> int:
