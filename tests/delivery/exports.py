@@ -173,6 +173,45 @@ class JsonLines:
         return (line for line in self.lines if line["kind"] not in ("gap", "rank_device_map"))
 
 
+class WindowLines:
+    """What the output ``metrics-json`` wrote of one process.
+
+    A window may come again after a restart of the daemon, or grow where the daemon closed it too
+    early: the last line of an operator counts.
+    """
+
+    def __init__(self, path: Path, pid: int) -> None:
+        self._rows: dict[tuple[Any, ...], int] = {}
+        self._kinds: dict[tuple[Any, ...], str] = {}
+        self.gaps: list[dict[str, Any]] = []
+        """The lines of the kind gap."""
+        sessions: set[str] = set()
+        gaps = []
+        for text in path.read_bytes().splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # a daemon that was killed has torn it; the next one gets it again
+            if line["kind"] == "gap":
+                gaps.append(line)
+            elif line["pid"] == pid:
+                sessions.add(line["session"])
+                if "name" not in line:
+                    continue  # of the steps or of a device
+                names = ("session", "window", "kind", "device", "name", "domain", "size_class")
+                key = tuple(line.get(name) for name in names)
+                self._rows[key] = line["count"]
+                self._kinds[key] = line["kind"]
+        self.gaps = [gap for gap in gaps if gap["session"] in sessions]
+
+    def counts(self) -> Counter[str]:
+        """Return kind name → records; of markers, ranges."""
+        counts: Counter[str] = Counter()
+        for key, count in self._rows.items():
+            counts[self._kinds[key]] += count
+        return counts
+
+
 def databases(directory: Path) -> dict[int, Database]:
     """Return pid → database of every process that exported into a directory."""
     found = [Database(path) for path in sorted(directory.glob("*.db"))]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from exports import Database, JsonLines, databases
+from exports import Database, JsonLines, WindowLines, databases
 from job import ALL_KINDS, TRAIN, Job, Rank, wait_for
 from peak_memory import PeakMemory
 from ports import free_port
@@ -25,9 +25,11 @@ from reckoning import Reckoning, reckon
 from surroundings import Clock, Network, SmallDisk, possible
 
 from msmon.bus.keys import KeyPair, key_file_text
+from msmon.bus.messages import MonitorRequest
 from msmon.errors import BusError
 
 DAY_S = 86_400.0
+_SHORT_STOP_S = 5.0
 REMOTE = """
 from pathlib import Path
 from msmon.agent import lifecycle
@@ -49,6 +51,12 @@ class Load:
     """How long the daemon is gone, the disk is full, the network is cut."""
     stopped_s: float = 20.0
     slow_s: float = 20.0
+    stall_s: float = 15.0
+    """How long one output's process is stopped. After 5 s it is left behind."""
+    hold_s: float = 12.0
+    """How long one rank holds the GIL."""
+    interval_s: float = 5.0
+    """Of a window."""
     disk_bytes: int = 8 << 30
     seconds: float = 0.0
     """A new round of all faults begins until so much time has passed. There is at least one."""
@@ -75,9 +83,11 @@ class FaultRun:
         self._directory = directory
         self._exports = directory / "disk" / "db"
         self._lines = directory / "lines"
+        self._windows = directory / "windows.json"
         simulation = f"rate={load.rate},step_ms=100,preload=1"
         self._job = Job(directory, load.ranks, simulation)
         self._clock = Clock(directory / "clock")
+        self._clock_of_ranks = Clock(directory / "clock-of-ranks")
         self._killed_ns: dict[int, int] = {}
         self._disk: SmallDisk | None = None
         self._network: Network | None = None
@@ -106,7 +116,10 @@ class FaultRun:
     def _start(self) -> None:
         job = self._job
         job.daemon_variables = self._clock.variables
-        job.daemon_options = ("--heartbeat-s", "0.5", "--sink", f"jsonl:path={self._lines}")
+        job.daemon_options = (
+            *("--heartbeat-s", "0.5", "--sink", f"jsonl:path={self._lines}"),
+            *("--sink", f"metrics-json:path={self._windows}"),
+        )
         if self._network is not None:
             self._port = free_port()
             job.daemon_options += ("--listen", f"{self._network.host}:{self._port}")
@@ -114,11 +127,18 @@ class FaultRun:
         wait_for(lambda: (job.directory / "run" / "daemon.sock").exists(), "the daemon")
         remote = 1 if self._network is not None else 0
         for rank in range(job.size - remote):
-            job.start_rank(rank)
+            self._start_rank(rank)
         if self._network is not None:
             self._start_remote(self._network, job.size - 1)
         job.await_states("idle")
         self._monitor()
+
+    def _start_rank(self, rank: int) -> Rank:
+        """Start a rank. Every second one has a clock that is going to be shifted."""
+        variables = {"HOLD_S": str(self.load.hold_s)}
+        if rank % 2:
+            variables.update(self._clock_of_ranks.variables)
+        return self._job.start_rank(rank, variables=variables)
 
     def _start_remote(self, network: Network, rank: int) -> None:
         """Start a rank in another network namespace, with a key that the daemon knows."""
@@ -138,18 +158,44 @@ class FaultRun:
 
     def _monitor(self, *ranks: Rank) -> None:
         export = {"log_file": str(self._exports), "export_type": "DB"}
-        reply = self._job.command("start", *ranks, kinds=ALL_KINDS, report_interval_s=1.0, **export)
+        reply = self._job.command(
+            "start", *ranks, kinds=ALL_KINDS, report_interval_s=self.load.interval_s, **export
+        )
         assert reply.outcome == "ok", reply
 
     def _finish(self) -> None:
+        """Stop on a full disk, and have the daemon restarted on it; then there is room again."""
         time.sleep(self.load.calm_s)
+        if self._disk is None:
+            self._stop()
+        else:
+            self._disk.fill()
+            wait_for(lambda: "full" in self._problems(), "status that names the full disk")
+            self._stop_in_vain()
+            self._restart_daemon()
+            self._disk.empty()
         began_s = time.monotonic()
-        reply = self._job.command("stop")
-        assert reply.outcome == "ok", reply
         self._job.await_states("idle")
-        self.report.figures["stop of all ranks"] = f"{time.monotonic() - began_s:.2f} s"
+        wait_for(self._all_is_written, "all outputs to have written")
+        self.report.figures["until all is written"] = f"{time.monotonic() - began_s:.2f} s"
         self._job.end_ranks()
         self._job.end_daemon()
+
+    def _stop(self) -> None:
+        reply = self._job.command("stop")
+        assert reply.outcome == "ok", reply
+
+    def _stop_in_vain(self) -> None:
+        """Check that a stop says why the records can't be written."""
+        reply = self._job.request(MonitorRequest("stop", timeout_s=_SHORT_STOP_S))
+        if reply.outcome != "failed" or "can't be written" not in reply.rows[0].text:
+            self.report.problems.append(f"a stop on a full disk: {reply}")
+
+    def _all_is_written(self) -> bool:
+        """Whether no output has anything to do, and each database says how its session ended."""
+        if self._problems() or any(row.queue_bytes for row in self._job.daemon_row().sinks):
+            return False
+        return all(database.end != "unknown" for database in databases(self._exports).values())
 
     # --- faults -------------------------------------------------------------------------
 
@@ -159,10 +205,14 @@ class FaultRun:
         yield "rank killed and replaced", self._replace_rank
         if self._disk is not None:
             yield "disk full", self._fill_disk
+        yield "rank ended (SIGTERM) and replaced", self._end_rank
         yield "slow outputs", self._slow_outputs
+        yield "an output stopped", self._stall_output
+        yield "a rank holds the GIL", self._hold_gil
         if self._network is not None:
             yield "network cut", self._cut_network
         yield "daemon's clock shifted", self._shift_clock
+        yield "clocks of ranks shifted", self._shift_clocks_of_ranks
         yield "daemon restarted", self._restart_daemon
 
     def _strike(self, name: str, fault: Callable[[], None]) -> None:
@@ -208,9 +258,48 @@ class FaultRun:
         victim = job.living[1]
         self._killed_ns[victim.pid] = time.time_ns()
         victim.kill()
-        successor = job.start_rank(victim.rank)
-        job.await_states("idle", successor)
+        self._start_successor(victim)
+
+    def _end_rank(self) -> None:
+        """Let a rank end in good order: its session is complete.
+
+        Its agent is gone, so the daemon must have written the rest before the next fault.
+        """
+        ended = self._job.living[0]
+        ended.end()
+        wait_for(lambda: self._is_complete(ended), "its last records")
+        self._start_successor(ended)
+
+    def _is_complete(self, rank: Rank) -> bool:
+        """Whether the files of a rank that has ended say so, in both formats."""
+        lines = max(self._lines.glob(f"msmonitor_{rank.pid}_*"))
+        last = lines.read_bytes().rstrip().rpartition(b"\n")[2]
+        return databases(self._exports)[rank.pid].end != "unknown" and b"rank_device_map" in last
+
+    def _start_successor(self, former: Rank) -> None:
+        successor = self._start_rank(former.rank)
+        self._job.await_states("idle", successor)
         self._monitor(successor)
+
+    def _hold_gil(self) -> None:
+        """Have a rank hold the GIL: nothing of the agent in it runs meanwhile."""
+        held = next(rank for rank in self._job.living if rank.rank < self._job.size - 1)
+        held.process.send_signal(signal.SIGUSR1)
+        time.sleep(self.load.hold_s)
+
+    def _stall_output(self) -> None:
+        """Stop the process that writes the databases. The other outputs go on meanwhile."""
+        stalled = self._job.output_process(".db")
+        stalled.suspend()
+        time.sleep(self.load.stall_s)
+        stalled.resume()
+        wait_for(lambda: not self._problems(), "recovery of the stopped output")
+
+    def _shift_clocks_of_ranks(self) -> None:
+        """Step the clocks of half of the ranks forward, then back behind the true time."""
+        for shift_s in (90.0, -90.0, 0.0):
+            self._clock_of_ranks.shift(shift_s)
+            time.sleep(self.load.calm_s)
 
     def _fill_disk(self) -> None:
         assert self._disk is not None
@@ -265,6 +354,7 @@ class FaultRun:
     # --- the reckoning ------------------------------------------------------------------
 
     def _reckon(self) -> None:
+        """Compare what each rank recorded with its files."""
         found = databases(self._exports)
         lines = list(self._lines.glob("*.jsonl"))
         for rank in self._job.ranks:
@@ -275,7 +365,8 @@ class FaultRun:
             if rank.killed:
                 self._reckon_killed(rank, database)
                 continue
-            reckoning = reckon(rank, database, JsonLines(lines, rank.pid))
+            windows = WindowLines(self._windows, rank.pid)
+            reckoning = reckon(rank, database, JsonLines(lines, rank.pid), windows)
             self.report.ranks.append(reckoning)
             self.report.problems += reckoning.problems
 
@@ -287,7 +378,7 @@ class FaultRun:
             self.report.problems.append(f"killed rank {rank.rank}: {database.end}")
 
     def _quote(self, peaks: PeakMemory) -> None:
-        stalls = [rank.longest_stall_s() for rank in self._job.living]
+        stalls = [rank.longest_stall_s() for rank in self._job.ranks if not rank.killed]
         figures = self.report.figures
         figures["longest stall of a training loop"] = f"{max(stalls) * 1e3:.0f} ms"
         figures["peak memory of the daemon"] = f"{peaks.daemon_bytes >> 20} MiB"
@@ -296,6 +387,7 @@ class FaultRun:
         dropped: Counter[str] = Counter()
         for reckoning in self.report.ranks:
             dropped.update(reckoning.dropped)
+        figures["records in windows"] = f"{sum(item.in_windows for item in self.report.ranks):,}"
         figures["records"] = f"{sum(item.recorded for item in self.report.ranks):,}"
         figures["dropped and counted"] = ", ".join(
             f"{stage} {count:,}" for stage, count in sorted(dropped.items())

@@ -18,6 +18,9 @@ SHORT = Load(
     away_s=0.5,
     stopped_s=5.0,
     slow_s=2.0,
+    stall_s=1.0,
+    hold_s=3.0,
+    interval_s=1.0,
     disk_bytes=512 << 20,
 )
 
