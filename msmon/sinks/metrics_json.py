@@ -1,4 +1,4 @@
-"""Windows as JSON lines: one per window and (kind, device, operator).
+"""Windows as JSON lines: one per window and (kind, device, operator), and some on all of it.
 
 The keys are msmon's own. Texts come from the jobs, so JSON escapes what does not print.
 """
@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from msmon.errors import SinkError
 from msmon.records.batch import printable
@@ -47,6 +49,9 @@ STDOUT = "-"
 
 MAX_WINDOW_BYTES = 16 << 20
 """Lines of one window. A long name that many rows share makes much of a small message."""
+
+MAX_COLLECTIVES_BYTES = 1 << 20
+"""Line of the single collectives of a window, which is left out where it would be longer."""
 
 MAX_HELD_BYTES = 16 << 20
 """Lines that wait for a commit. What comes then goes out before it."""
@@ -123,7 +128,7 @@ class MetricsJsonSink(Sink):
             self._add(line)
 
     def _add_whole(self, common: Mapping[str, Any], window: Window) -> None:
-        """Add what is known of the steps and of each device."""
+        """Add what is known of the steps, of each device, and of the single collectives."""
         if window.steps:
             steps = {
                 "count": window.steps,
@@ -137,6 +142,11 @@ class MetricsJsonSink(Sink):
             fields = dict(zip(names, numbers))
             device = {"device": fields.pop("device_id"), **fields}
             self._add(_line({**common, "kind": "device", **device}))
+        if len(window.collectives):
+            fields = {"digest_step": window.digest_step, "collectives": _collectives(window)}
+            line = _line({**common, "kind": "collectives", **fields})
+            if len(line) <= MAX_COLLECTIVES_BYTES:
+                self._add(line)
 
     def write_gap(self, session_id: str, seq: int, gap: Gap) -> None:
         fields = {
@@ -205,6 +215,27 @@ class MetricsJsonSink(Sink):
 def _line(fields: dict[str, Any]) -> bytes:
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return printable(text).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _collectives(window: Window) -> list[dict[str, Any]]:
+    digest, names = window.collectives, window.names
+    start_ns = window.start_ns + digest["start_us"].astype(np.int64) * 1000
+    columns = (
+        *(digest[name].tolist() for name in ("group", "operation", "size_class", "number")),
+        start_ns.tolist(),
+        digest["lasted_ns"].astype(np.int64).tolist(),
+    )
+    return [
+        {
+            "domain": names[group],
+            "name": names[operation],
+            "size_class": size_class,
+            "number": number,
+            "start_ns": begin_ns,
+            "lasted_ns": lasted_ns,
+        }
+        for group, operation, size_class, number, begin_ns, lasted_ns in zip(*columns)
+    ]
 
 
 def _gap_of(window: Window, left_out: list[OperatorRow]) -> Gap:

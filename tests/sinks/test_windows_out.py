@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import resource
@@ -17,7 +18,7 @@ from msmon.errors import SinkError
 from msmon.records.batch import Batch
 from msmon.records.kinds import ActivityKind
 from msmon.records.statistics.window_statistics import WindowStatistics
-from msmon.records.windows import OPERATOR_DTYPE, Window
+from msmon.records.windows import DEVICE_DTYPE, DIGEST_DTYPE, OPERATOR_DTYPE, Window
 from msmon.sessions import Gap, SessionEnd
 from msmon.sinks import metrics_json
 from msmon.sinks.log import LogSink
@@ -139,6 +140,93 @@ def test_the_log_shows_the_top_operators(
     assert "Kernel 'MatMul_" in operator
     assert "unknown no free buffer" in gap
     assert "closed: stop" in closed
+
+
+@pytest.fixture
+def detailed(window: Window) -> Window:
+    """A window with steps, a device and a collective that began before it."""
+    devices, collectives = np.zeros(1, DEVICE_DTYPE), np.zeros(1, DIGEST_DTYPE)
+    devices[0] = (3, 1000, 600, 150, 250)
+    for name, value in {"group": 1, "operation": 2, "size_class": 22, "number": 9}.items():
+        collectives[name] = value
+    collectives["start_us"], collectives["lasted_ns"] = -5, 1500
+    steps = {"steps": 4, "step_total_ns": 2_000_000, "step_min_ns": 400_000}
+    return dataclasses.replace(
+        window,
+        **steps,
+        step_max_ns=700_000,
+        digest_step=16,
+        devices=devices,
+        collectives=collectives,
+        start_ns=1_000_000,
+    )
+
+
+def test_steps_devices_and_collectives_have_lines_of_their_own(
+    detailed: Window, session: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.json"
+    sink = MetricsJsonSink(path=str(path))
+    sink.open_session(session(tmp_path, rank=3))
+    sink.write_window("session-3", 2, detailed)
+    monkeypatch.setattr(metrics_json, "MAX_COLLECTIVES_BYTES", 100)
+    sink.write_window("session-3", 3, detailed)
+    sink.commit()
+    sink.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["kind"] for row in rows] == [
+        *("steps", "device", "collectives", "Kernel", "Kernel"),
+        *("steps", "device", "Kernel", "Kernel"),  # too long a line is left out
+    ]
+    steps, device, collectives = ({**row} for row in rows[:3])
+    common = {key: steps.pop(key) for key in KEYS[: KEYS.index("kind")]}
+    assert common["rank"] == 3
+    assert steps == {
+        "kind": "steps",
+        "count": 4,
+        "total_ns": 2_000_000,
+        "min_ns": 400_000,
+        "max_ns": 700_000,
+    }
+    assert device == {
+        **common,
+        "kind": "device",
+        "device": 3,
+        "measured_ns": 1000,
+        "busy_ns": 600,
+        "exposed_ns": 150,
+        "idle_ns": 250,
+    }
+    assert collectives == {
+        **common,
+        "kind": "collectives",
+        "digest_step": 16,
+        "collectives": [
+            {
+                "domain": detailed.names[1],
+                "name": detailed.names[2],
+                "size_class": 22,
+                "number": 9,
+                "start_ns": 995_000,
+                "lasted_ns": 1500,
+            }
+        ],
+    }
+
+
+def test_the_log_shows_steps_and_how_devices_spent_the_time(
+    detailed: Window,
+    session: Callable[..., Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    sink = LogSink(top=0)
+    sink.open_session(session(tmp_path))
+    sink.write_window("session-0", 2, detailed)
+    *_, steps, device = caplog.messages
+    assert steps.endswith("4 steps, mean 0.500 ms")
+    assert device.endswith("device 3: busy 60%, exposed communication 15%, idle 25%")
 
 
 def test_after_a_full_disk_the_file_goes_on_behind_what_was_committed(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msmon.records.batch import printable
-from msmon.records.collectives import size_text
+from msmon.records.collectives import COLLECTIVE_KINDS, size_text
 from msmon.records.kinds import HOST_DEVICE_ID, ActivityKind
 from msmon.records.windows import OTHER_NAME, Window, quantile_ns
 from msmon.sessions import Gap, SessionInfo
@@ -26,8 +26,11 @@ from msmon.sinks.tensorboard.run_directories import RunDirectory
 ADMITTED_PER_TOP = 4
 """A kind of a run gets tags for at most this many times ``top`` operators in its life."""
 
-MAX_MARKER_DOMAINS = 50
-"""Marker domains of a run with a tag of their own; further ones are summed under ``other``."""
+MAX_DOMAINS = 50
+"""Marker domains of a run with a tag of their own, and communicators of a kind; further ones are
+summed under ``other``."""
+
+KINDS_WITH_DOMAINS = {kind.name for kind in (ActivityKind.Marker, *COLLECTIVE_KINDS)}
 
 MAX_DEVICES = 64
 """Devices of a process with a run of their own. A node has 16."""
@@ -131,9 +134,11 @@ class _Run:
         self._written_window = history.last_window if continued else -1
         self._written_end_s = history.last_end_s
         self._operators = _Admission(top, history)
-        tags = (tag.partition("/") for tag in history.tags)
-        self._domains = {rest for kind, _, rest in tags if kind == ActivityKind.Marker.name}
-        self._domains.discard(OTHER_NAME)
+        self._domains: dict[str, set[str]] = {kind: set() for kind in KINDS_WITH_DOMAINS}
+        for tag in history.tags:
+            kind, slash, domain = tag.partition("/")
+            if slash and kind in KINDS_WITH_DOMAINS and domain != OTHER_NAME:
+                self._domains[kind].add(domain)
 
     def write(self, window: Window, rows: list[int], extra: Scalars) -> None:
         if self._has(window):
@@ -158,17 +163,19 @@ class _Run:
         totals: Scalars = {}
         for row in rows:
             operator = window.operators[row]
-            tag = ActivityKind(int(operator["kind"])).name
-            if tag == ActivityKind.Marker.name:
-                tag = f"{tag}/{self._domain(window.names[operator['domain']])}"
-            totals[tag] = totals.get(tag, 0) + int(operator["total_ns"])
+            kind = ActivityKind(int(operator["kind"])).name
+            tags = [] if kind == ActivityKind.Marker.name else [kind]
+            if kind in KINDS_WITH_DOMAINS:
+                tags.append(f"{kind}/{self._domain(kind, window.names[operator['domain']])}")
+            for tag in tags:
+                totals[tag] = totals.get(tag, 0) + int(operator["total_ns"])
         return totals
 
-    def _domain(self, name: str) -> str:
-        name = printable(name)
-        if len(self._domains) < MAX_MARKER_DOMAINS:
-            self._domains.add(name)
-        return name if name in self._domains else OTHER_NAME
+    def _domain(self, kind: str, name: str) -> str:
+        name, known = printable(name), self._domains[kind]
+        if len(known) < MAX_DOMAINS:
+            known.add(name)
+        return name if name in known else OTHER_NAME
 
     def _operator_scalars(self, window: Window, rows: list[int]) -> Scalars:
         scalars: Scalars = {}
@@ -242,6 +249,7 @@ def _step_scalars(window: Window) -> Scalars:
     return {
         "Step/count": float(window.steps),
         "Step/mean_ns": window.step_total_ns / window.steps,
+        "Step/min_ns": float(window.step_min_ns),
         "Step/max_ns": float(window.step_max_ns),
     }
 

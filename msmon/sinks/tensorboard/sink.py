@@ -1,10 +1,13 @@
 """TensorBoard output: one run per host, rank and device, one point per window.
 
 Tags as msMonitor's: the kind, and ``Marker/<domain>``; the value is the total
-duration in ns within the window. Beyond them, for the operators that take most
-time: ``<Kind>.mean_ns/<name>``, ``<Kind>.p95_ns/<name>``, ``<Kind>.count/<name>``,
-``<Kind>.total_ns/<name>`` (markers: ``<domain>/<name>``); all others are summed under
-``other``. Lost records: ``Dropped/<stage>`` and ``Gaps/<stage>`` in the host run, growing;
+duration in ns within the window. Beyond them ``Communication/<communicator>``, and for
+the operators that take most time: ``<Kind>.mean_ns/<name>``, ``<Kind>.p95_ns/<name>``,
+``<Kind>.count/<name>``, ``<Kind>.total_ns/<name>`` (markers: ``<domain>/<name>``;
+collectives: ``<communicator>/<operation> <size>``); all others are summed under
+``other``. ``Device/busy``, ``Device/exposed`` and ``Device/idle`` are shares of a device's
+time; ``Step/count``, ``Step/mean_ns``, ``Step/min_ns`` and ``Step/max_ns`` are in the host
+run. Lost records: ``Dropped/<stage>`` and ``Gaps/<stage>`` in the host run, growing;
 ``Dropped/devices``: those of devices beyond the 64 of a process that have a run.
 Values are 32-bit floats, as TensorBoard's scalars are (7 digits).
 """

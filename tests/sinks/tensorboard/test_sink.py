@@ -17,7 +17,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from msmon.errors import SinkError, UsageError
 from msmon.records.kinds import ActivityKind
-from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, Window, bucket_of
+from msmon.records.windows import (
+    BUCKET_DTYPE,
+    DEVICE_DTYPE,
+    OPERATOR_DTYPE,
+    Window,
+    bucket_of,
+)
 from msmon.sessions import Gap, MonitorSettings, ProcessInfo, SessionEnd, SessionInfo
 from msmon.sinks.tensorboard import event_files, run_directories
 from msmon.sinks.tensorboard.sink import TensorBoardSink
@@ -98,6 +104,59 @@ def test_the_training_step_is_the_step_when_known(tmp_path: Path) -> None:
     steps = [row[0] for row in scalars(tmp_path / "node-1/rank_0/device_0", "Kernel")]
     assert steps == [5000, 5010]
     sink.close()
+
+
+def test_collectives_have_tags_by_communicator_and_by_size(tmp_path: Path) -> None:
+    sink = TensorBoardSink(dir=str(tmp_path))
+    sink.open_session(session())
+    first: Operator = (ActivityKind.Communication, 0, "dp", "allReduce", 2, 5000)
+    second: Operator = (ActivityKind.Communication, 0, "dp", "allGather", 1, 7000)
+    third: Operator = (ActivityKind.Communication, 0, "tp", "allReduce", 1, 300)
+    told = window(1, first, second, third, first)
+    told.operators["size_class"] = [22, 0, 10, 33]
+    sink.write_window("s1", 2, told)
+    run = tmp_path / "node-1/rank_0/device_0"
+    assert scalars(run, "Communication")[0][2] == 27_300
+    assert scalars(run, "Communication/dp")[0][2] == 27_000
+    assert scalars(run, "Communication/tp")[0][2] == 300
+    assert {tag for tag in tags(run) if tag.startswith("Communication.count/")} == {
+        "Communication.count/dp/allReduce 4 MiB",
+        "Communication.count/dp/allReduce 8 GiB",
+        "Communication.count/dp/allGather",
+        "Communication.count/tp/allReduce 1 KiB",
+    }
+
+
+def test_communicators_beyond_the_bound_are_summed_also_after_a_restart(tmp_path: Path) -> None:
+    def write(first: int, index: int) -> None:
+        sink = TensorBoardSink(dir=str(tmp_path))
+        sink.open_session(session())
+        groups = [f"group {number}" for number in range(first, first + 40)]
+        rows = [(ActivityKind.Hccl, 0, group, "HcclSend", 1, 10) for group in groups]
+        sink.write_window("s1", index, window(index, *rows))
+        sink.close()
+
+    write(0, 1)
+    write(40, 2)
+    run = tmp_path / "node-1/rank_0/device_0"
+    assert len([tag for tag in tags(run) if tag.startswith("Hccl/")]) == 51
+    assert scalars(run, "Hccl/other")[-1][2] == 300
+
+
+def test_steps_and_devices_have_scalars(tmp_path: Path) -> None:
+    sink = TensorBoardSink(dir=str(tmp_path))
+    sink.open_session(session())
+    devices = np.zeros(1, DEVICE_DTYPE)
+    devices[0] = (0, 1000, 600, 150, 250)
+    steps = {"steps": 4, "step_total_ns": 2000, "step_min_ns": 400, "step_max_ns": 700}
+    sink.write_window("s1", 2, dataclasses.replace(window(1), **steps, devices=devices))
+    host, device = tmp_path / "node-1/rank_0/host", tmp_path / "node-1/rank_0/device_0"
+    named = {"count": 4, "mean_ns": 500, "min_ns": 400, "max_ns": 700}
+    for name, value in named.items():
+        assert scalars(host, f"Step/{name}")[0][2] == value
+    for name, share in {"busy": 0.6, "exposed": 0.15, "idle": 0.25}.items():
+        assert scalars(device, f"Device/{name}")[0][2] == pytest.approx(share)
+    assert not any(tag.startswith("Device/") for tag in tags(host))
 
 
 def test_steps_go_on_after_a_restart_and_resent_windows_do_not_count_twice(
