@@ -24,7 +24,7 @@ from msmon.insight.rules.links import Links
 from msmon.insight.rules.ranks import rank_faults
 from msmon.insight.rules.stages import stage_faults
 from msmon.insight.rules.whole_job import WholeJob, uneven_data
-from msmon.insight.verdict import Abstained, Judgement, Verdict
+from msmon.insight.verdict import Abstained, Fault, Judgement, Verdict
 from msmon.insight.wording import cost_text, since_text, trace_command
 
 REMEMBERED_WINDOWS = 4096
@@ -56,10 +56,20 @@ class Judge:
         candidates = ranks + stage_faults(facts)
         candidates += self._links.faults(facts, culprits)
         candidates += uneven_data(facts, blamed=bool(culprits))
-        blamed = bool(candidates)
-        learns = self._number > 0 and not blamed and not self._told
-        candidates += self._whole.degraded(facts, blamed, learns)
+        candidates += self._whole.degraded(facts, self._lost(candidates))
         return self._told_of(facts, candidates, [*abstained, *_unseen(facts)])
+
+    def _lost(self, candidates: list[Candidate]) -> list[tuple[int, float]]:
+        """Return (first window, share of a step that is lost) of each fault that is found."""
+        found = [
+            (self._findings[key].since, self._latest[key].cost)
+            for key in self._told
+            if key[0] is not Fault.DEGRADED
+        ]
+        found += [(one.ready_since, one.cost) for one in candidates]
+        return [
+            (since, 1.0 if cost is None else cost) for since, cost in found if since is not None
+        ]
 
     def _facts(self, window: JobWindow) -> Facts:
         work, on_host = work_of(window)

@@ -13,8 +13,14 @@ from msmon.records.batch import Column
 MUCH_WAITING = 0.05
 UNEVEN_SPREAD = 0.1
 
+EXPLAINED = 0.3
+"""Other faults explain that steps take longer if they cost this share of it."""
+
+EARLIER = 3
+"""Windows by which another fault may seem to have begun before steps took longer."""
+
 PATIENCE = 4
-MOST_PATIENCE = 12
+MOST_PATIENCE = 8
 """Windows after a change of the step time in which a rank may still turn out to be its cause; the
 second while anybody is late."""
 
@@ -52,15 +58,22 @@ class WholeJob:
         self._operators = SeriesSet()
         self._shown_since = NEVER
 
-    def degraded(self, facts: Facts, blamed: bool, learns: bool) -> list[Candidate]:
-        """Return the finding that all of the job has become slower, with nobody to blame."""
+    def degraded(self, facts: Facts, lost: list[tuple[int, float]]) -> list[Candidate]:
+        """Return the finding that all of the job has become slower, with nobody to blame.
+
+        ``lost`` is (first window, share of a step) of the faults that are found already. Those that
+        were there before do not explain a change.
+        """
         step_ns = facts.window.step_ns
+        learns = facts.number > 0
         self._steps.add(facts.number, np.array([step_ns or np.nan]), np.array([learns]))
         level = np.full(len(facts.window.names.operators), np.nan)
         level[facts.work.operators] = _column_medians(facts.work.median_ns)
         self._operators.add(facts.number, level, np.full(len(level), learns))
         since = int(self._steps.changed_at()[0])
-        if since == NEVER or blamed:
+        more = float(self._steps.effect[0] / (1 + self._steps.effect[0]))
+        explained = max((cost for at, cost in lost if at >= since - EARLIER), default=0.0)
+        if since == NEVER or explained >= EXPLAINED * more:
             self._shown_since = NEVER
             return []
         if self._shown_since == NEVER:
