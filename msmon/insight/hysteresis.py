@@ -32,6 +32,8 @@ class Finding:
         self.until: int | None = None
         """The first quiet window after it; None while it is active or has never been."""
         self.level = 0.0
+        self.told = 0
+        """Number of the window after which it was told."""
 
     @property
     def recently_shown(self) -> bool:
@@ -53,6 +55,7 @@ class Finding:
         """Let it begin at once, where another rule has waited long enough already."""
         if self.since is None:
             self.since, self.until, self.level, self._quiet = since, None, effect, 0
+            self.told = self._last[-1] if self._last else since
 
     def _look_for_begin(self, number: int, shows: bool, effect: float) -> None:
         self._last.append(number)

@@ -60,16 +60,15 @@ class Judge:
         return self._told_of(facts, candidates, [*abstained, *_unseen(facts)])
 
     def _lost(self, candidates: list[Candidate]) -> list[tuple[int, float]]:
-        """Return (first window, share of a step that is lost) of each fault that is found."""
+        """Return (window in which it was told, share of a step that is lost) of each fault that is
+        found; this window for those that will be told now."""
         found = [
-            (self._findings[key].since, self._latest[key].cost)
+            (self._findings[key].told, self._latest[key].cost)
             for key in self._told
             if key[0] is not Fault.DEGRADED
         ]
-        found += [(one.ready_since, one.cost) for one in candidates]
-        return [
-            (since, 1.0 if cost is None else cost) for since, cost in found if since is not None
-        ]
+        found += [(self._number, one.cost) for one in candidates if one.ready_since is not None]
+        return [(told, 1.0 if cost is None else cost) for told, cost in found]
 
     def _facts(self, window: JobWindow) -> Facts:
         work, on_host = work_of(window)

@@ -17,7 +17,7 @@ EXPLAINED = 0.3
 """Other faults explain that steps take longer if they cost this share of it."""
 
 EARLIER = 3
-"""Windows by which another fault may seem to have begun before steps took longer."""
+"""Windows by which another fault may be told before steps seem to take longer."""
 
 PATIENCE = 4
 MOST_PATIENCE = 8
@@ -61,8 +61,8 @@ class WholeJob:
     def degraded(self, facts: Facts, lost: list[tuple[int, float]]) -> list[Candidate]:
         """Return the finding that all of the job has become slower, with nobody to blame.
 
-        ``lost`` is (first window, share of a step) of the faults that are found already. Those that
-        were there before do not explain a change.
+        ``lost`` is (window in which it was told, share of a step) of the faults that are found
+        already. Those that were told long before do not explain a change.
         """
         step_ns = facts.window.step_ns
         learns = facts.number > 0
