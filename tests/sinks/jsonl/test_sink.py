@@ -204,6 +204,28 @@ def test_a_lost_session_that_comes_back_goes_on_in_a_new_file(
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl"}
 
 
+def test_a_complete_file_outlives_a_session_that_was_opened_again_and_got_nothing(
+    tmp_path: Path, kernels: Callable[..., Batch], session: Callable[..., Any]
+) -> None:
+    """The process was silent for a moment after its end, and then the daemon was killed."""
+    kept = Progress()
+    first = JsonlSink()
+    (path,) = first.open_session(session(tmp_path), kept).files
+    first.write_records("session-0", 2, kernels(10))
+    first.close_session("session-0", 3, END)
+    first.commit()
+    before = Path(path).read_bytes()
+    first.open_session(session(tmp_path), kept)
+    first.pass_over("session-0", 4)
+    first.commit()
+    for _ in range(2):
+        following = JsonlSink()
+        following.open_session(session(tmp_path), Progress(kept.value))
+        following.close()
+    assert before
+    assert Path(path).read_bytes() == before
+
+
 def test_a_clock_set_back_costs_no_time(tmp_path: Path, session: Callable[..., Any]) -> None:
     day_later = create_session_file(session(tmp_path), "jsonl", now_ns=lambda: 10**18 + 10**14)
     digits = day_later.name.split("_")[2]
