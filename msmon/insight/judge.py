@@ -146,6 +146,7 @@ class Judge:
             evidence=candidate.evidence,
             text=f"{candidate.says} {since_text(since_ns, since_step)}. {cost}",
             next=trace_command(trace) if trace else "msmon status",
+            to_trace=tuple(member.rank for member in trace),
         )
 
 

@@ -54,6 +54,9 @@ class Verdict:
     text: str
     next: str
     until_ns: Optional[int] = None
+    to_trace: tuple[int, ...] = ()
+    """Ranks whose trace shows more: the one to blame and a healthy peer to compare it with; of a
+    group or a stage one or two of its ranks. Empty where no trace would help."""
 
     @property
     def key(self) -> tuple[Fault, tuple[int, ...], str, tuple[int, ...]]:

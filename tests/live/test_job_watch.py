@@ -39,6 +39,9 @@ def test_a_rank_that_becomes_slow_is_named_and_cleared(rank: int, factor: float)
     begun, cleared = events
     assert (begun.verdict.kind, begun.verdict.ranks) == (Fault.SLOW_DEVICE, (rank,))
     assert begun.verdict.effect == pytest.approx(factor, rel=0.03)
+    culprit, peer = begun.verdict.to_trace
+    assert culprit == rank != peer
+    assert f"--rank {culprit},{peer} " in begun.verdict.next
     assert begun.time_ns - BASE_NS <= (200 + 100) * 10**9
     assert cleared.verdict.until_ns is not None
 
