@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from msmon.records.batch import Column, join_columns
+from msmon.records.collectives import is_point_to_point
 from msmon.records.durations import Label
+from msmon.records.windows import cut_name
 
 MOST_CALLS = 16_384
 """Collectives that are remembered, the latest ones."""
@@ -23,6 +26,12 @@ MOST_ROWS = 512
 
 MOST_NAMES = 1024
 """Groups and operations that are told apart."""
+
+MOST_LABELS = 4096
+"""Labels whose numbers are remembered."""
+
+MOST_CHARACTERS = 1024
+"""Of a label that is remembered."""
 
 MOST_STEPS = 4096
 
@@ -42,6 +51,15 @@ CALL_DTYPE = np.dtype(
 """One row per collective; group and operation index ``CollectiveCalls.texts``."""
 
 
+class _Part(NamedTuple):
+    """Collectives that came together, in the order of their starts."""
+
+    rows: Column
+    first_start_ns: int
+    last_start_ns: int
+    last_end_ns: int
+
+
 @dataclass(frozen=True)
 class StepSpan:
     """A step, and when the training loop began and ended it; wall clock in ns."""
@@ -56,8 +74,10 @@ class CollectiveCalls:
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
-        """Name of a group or operation → its number."""
-        self._calls: deque[Column] = deque()
+        """Name of a group or operation, as a window keeps it → its number."""
+        self._numbers: dict[Label, tuple[int, int, int]] = {}
+        """What the labels that came lately are in a row, so that it is looked up once."""
+        self._calls: deque[_Part] = deque()
         self._count = 0
         self._next_number = np.zeros(MOST_NAMES, np.int64)
         """By the number of a group: that of its next collective."""
@@ -79,11 +99,11 @@ class CollectiveCalls:
         labels: Column,
         names: Sequence[Label],
     ) -> None:
-        """Take collectives with usable times, in arrays of shape (n,).
+        """Take collectives with usable times, in arrays of shape (n,). Sends and receives are none.
 
         ``labels`` index ``names``, which are (operation, group, size class).
         """
-        table = np.array([self._numbers_of(*name) for name in names], np.int64).reshape(-1, 3)
+        table = np.array([self._numbers_of(name) for name in names], np.int64).reshape(-1, 3)
         order = np.argsort(start_ns, kind="stable")
         labels = labels[order]
         known = table[labels, 0] >= 0
@@ -96,12 +116,13 @@ class CollectiveCalls:
         for column, name in enumerate(("group", "operation", "size_class")):
             rows[name] = table[labels, column]
         rows["number"] = self._numbered(table[labels, 0]) & 0xFFFFFFFF
-        self._calls.append(rows)
+        first_ns, last_ns = int(rows["start_ns"][0]), int(rows["start_ns"][-1])
+        self._calls.append(_Part(rows, first_ns, last_ns, int(rows["end_ns"].max())))
         self._count += len(rows)
-        while self._count - len(self._calls[0]) >= MOST_CALLS:
+        while self._count - len(self._calls[0].rows) >= MOST_CALLS:
             dropped = self._calls.popleft()
-            self._count -= len(dropped)
-            self._whole_since_ns = max(self._whole_since_ns, int(dropped["start_ns"].max()) + 1)
+            self._count -= len(dropped.rows)
+            self._whole_since_ns = max(self._whole_since_ns, dropped.last_start_ns + 1)
 
     def _numbered(self, groups: Column) -> Column:
         """Return the number of each collective within its group, from the groups in their order."""
@@ -129,18 +150,22 @@ class CollectiveCalls:
 
         The step is -1 where steps are unknown. Without collectives of a whole step there are none.
         """
-        calls = join_columns([np.zeros(0, CALL_DTYPE), *self._calls])
-        if not len(calls):
-            return -1, calls
-        latest_ns = int(calls["end_ns"].max())
+        none = np.zeros(0, CALL_DTYPE)
+        latest_ns = max((part.last_end_ns for part in self._calls), default=0)
         if self._steps:
             step = self._roundest(latest_ns)
             if step is None:
-                return -1, calls[:0]
+                return -1, none
             self._told_step = step.number
             begin_ns, end_ns = step.start_ns, step.end_ns
         else:
             begin_ns, end_ns = latest_ns - WITHOUT_STEPS_NS, latest_ns + 1
+        parts = [
+            part.rows
+            for part in self._calls
+            if part.first_start_ns < end_ns and part.last_start_ns >= begin_ns
+        ]
+        calls = join_columns([none, *parts])
         inside = (calls["start_ns"] >= begin_ns) & (calls["start_ns"] < end_ns)
         chosen = calls.take(np.flatnonzero(inside))
         chosen = chosen.take(np.argsort(chosen["start_ns"], kind="stable"))
@@ -157,8 +182,21 @@ class CollectiveCalls:
         ]
         return max(whole, key=lambda step: (step.number & -step.number, step.number), default=None)
 
-    def _numbers_of(self, operation: str, group: str, size_class: int) -> tuple[int, int, int]:
-        """Return the numbers of a label; -1 for names beyond the bound."""
+    def _numbers_of(self, label: Label) -> tuple[int, int, int]:
+        """Return the numbers of a label; -1 for sends, receives and names beyond the bound."""
+        found = self._numbers.get(label)
+        if found is None:
+            operation, group, size_class = label
+            found = self._new_numbers(cut_name(operation), cut_name(group), size_class)
+            if len(self._numbers) >= MOST_LABELS:
+                self._numbers.clear()
+            if len(operation) + len(group) <= MOST_CHARACTERS:
+                self._numbers[label] = found
+        return found
+
+    def _new_numbers(self, operation: str, group: str, size_class: int) -> tuple[int, int, int]:
+        if is_point_to_point(operation):
+            return -1, -1, -1
         if len(self.texts) > MOST_NAMES - 2 and not {operation, group} <= self.texts.keys():
             return -1, -1, -1
         group_number = self.texts.setdefault(group, len(self.texts))

@@ -137,9 +137,13 @@ class Union:
         """How long the first spans ran together, shape (n + 1,): none of them, one, two, …"""
         covered = np.zeros(len(self) + 1, np.int64)
         if len(self):
-            gaps_ns = np.maximum(self._starts_ns[1:] - self._ends_ns[:-1], 0)
-            np.subtract(self._ends_ns, self.start_ns, out=covered[1:])
-            covered[2:] -= np.cumsum(gaps_ns)
+            # in place: memory that is taken anew costs as much as the sums
+            without_gaps, gaps = covered[1:], covered[2:]
+            np.subtract(self._starts_ns[1:], self._ends_ns[:-1], out=gaps)
+            np.maximum(gaps, 0, out=gaps)
+            np.cumsum(without_gaps, out=without_gaps)
+            np.subtract(self._ends_ns, without_gaps, out=without_gaps)
+            without_gaps -= self.start_ns
         return covered
 
     @property

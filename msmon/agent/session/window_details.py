@@ -10,10 +10,9 @@ import numpy as np
 from msmon.agent.session.collective_calls import CollectiveCalls, StepSpan
 from msmon.agent.session.device_times import DeviceTimes
 from msmon.records.batch import Column
-from msmon.records.collectives import is_point_to_point
 from msmon.records.durations import Durations, are_spans
 from msmon.records.kinds import ActivityKind
-from msmon.records.windows import DIGEST_DTYPE, Window, cut_name
+from msmon.records.windows import DIGEST_DTYPE, Window
 
 DEVICE_KINDS = frozenset({ActivityKind.Kernel, ActivityKind.Communication})
 """What a device spends its time with."""
@@ -61,14 +60,11 @@ class WindowDetails:
         self._devices.add(start_ns.view(np.int64), end_ns.view(np.int64), devices, is_kernel)
 
     def _add_to_calls(self, durations: Durations) -> None:
-        collective = np.array([not is_point_to_point(label[0]) for label in durations.labels], bool)
-        chosen = are_spans(durations.start_ns, durations.end_ns) & collective[durations.label_ids]
-        self._calls.add(
-            durations.start_ns[chosen],
-            durations.end_ns[chosen],
-            durations.label_ids[chosen],
-            durations.labels,
-        )
+        start_ns, end_ns, label_ids = durations.start_ns, durations.end_ns, durations.label_ids
+        timed = are_spans(start_ns, end_ns)
+        if not timed.all():
+            start_ns, end_ns, label_ids = start_ns[timed], end_ns[timed], label_ids[timed]
+        self._calls.add(start_ns, end_ns, label_ids, durations.labels)
 
     def add_steps(self, steps: list[StepSpan]) -> None:
         """Take the steps that have ended, in their order."""
@@ -79,7 +75,7 @@ class WindowDetails:
         devices = self._devices.take()
         step, calls = self._calls.take()
         names = {name: place for place, name in enumerate(window.names)}
-        texts = [cut_name(text) for text in self._calls.texts]
+        texts = list(self._calls.texts)
         used = np.union1d(calls["group"], calls["operation"])
         places = np.zeros(len(texts), np.int64)
         places[used] = [names.setdefault(texts[text], len(names)) for text in used.tolist()]

@@ -128,3 +128,15 @@ def test_numbers_begin_anew_where_the_collectives_are_told_by_another_kind() -> 
     calls.add_steps(steps(3, 5))
     step, rows = calls.take()
     assert (step, rows["number"].tolist()) == (4, [3, 4, 5, 1])
+
+
+def test_sends_and_receives_are_left_out_and_do_not_count() -> None:
+    calls = CollectiveCalls()
+    names = [("send", "pp", 20), ("allReduce", "pp", 20), ("batchSendRecv", "pp", 0)]
+    start_ns = 1000 + np.arange(9) * 10
+    calls.add(start_ns, start_ns + 5, np.arange(9) % 3, names)
+    calls.add(np.array([5000]), np.array([5005]), np.array([1]), names)
+    calls.add_steps(steps(1, 2))
+    _, rows = calls.take()
+    assert rows["start_ns"].tolist() == [1010, 1040, 1070]
+    assert rows["number"].tolist() == [0, 1, 2]
