@@ -142,6 +142,8 @@ class MonitorSettings:
     jsonl_rotate_lines: int = MONITOR_OPTION["jsonl_rotate_lines"].default
     jsonl_rotate_files: int = MONITOR_OPTION["jsonl_rotate_files"].default
     ship_records: bool = MONITOR_OPTION["ship_records"].default
+    order: Optional[Word] = None
+    """Name of the daemon's standing order that the session comes from; None: of a command."""
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> MonitorSettings:

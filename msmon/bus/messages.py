@@ -40,8 +40,11 @@ from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 2
-"""1: a daemon takes ``WindowSoFar``. 2: windows tell of steps, devices, sizes and collectives; a
-daemon answers a ``WindowsRequest``."""
+"""1: a daemon takes ``WindowSoFar``. 2: it answers a ``WindowsRequest`` and keeps standing orders,
+an agent tells which of them its session comes from, and windows have five frames."""
+
+ORDERS_MINOR = 2
+"""From this minor version on an agent takes the name of a standing order."""
 
 MAX_NUMBERS = 10_000
 """Process ids or ranks in one selection: as many as processes can be registered."""
@@ -174,6 +177,10 @@ class MonitorRequest(Message):
     fields: OptionValues = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     timeout_s: float = 10.0
+    always: bool = False
+    """A start is a standing order. Only for daemons of protocol 1.2 and later."""
+    name: Word = ""
+    """Of the standing order that is started or stopped."""
 
 
 @dataclass(frozen=True)

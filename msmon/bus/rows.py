@@ -116,6 +116,10 @@ class StatusRow(ProcessRow):
     version: Word
     waits_for: Optional[Pids] = None
     """Pids of the processes that it has started and that train in its place."""
+    order: Optional[Word] = None
+    """The standing order that its session comes from, or that waits for it."""
+    order_problem: Optional[Prose] = None
+    """Why it does not follow that order."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,27 @@ class OutputRow(Facts):
 
 
 @dataclass(frozen=True)
+class OrderRow(Facts):
+    """A standing order, shown to whoever may end it."""
+
+    name: Word
+    owner: Sentence
+    selection: Sentence
+    """As it is typed, "every process" for all."""
+    options: Sentence
+    given_ns: Nanoseconds
+    following: Count
+    """Processes with a session of it."""
+    waiting: Count
+    """Processes that it holds for and that don't follow, for a reason that their rows tell."""
+    left_alone: Annotated[list[Sentence], Bound(64, cut=True)] = field(default_factory=list)
+    """Selections that a stop took out of it."""
+    file: PathText = ""
+    """The daemon.toml that it stands in; empty: a command gave it."""
+    problem: Prose = ""
+
+
+@dataclass(frozen=True)
 class DaemonRow(Facts):
     """The daemon itself."""
 
@@ -188,6 +213,8 @@ class DaemonRow(Facts):
     insecure: bool = False
     listens: Annotated[list[PathText], Bound(64)] = field(default_factory=list)
     sinks: Annotated[list[OutputRow], Bound(1000, cut=True)] = field(default_factory=list)
+    orders: Annotated[list[OrderRow], Bound(1000, cut=True)] = field(default_factory=list)
+    """The standing orders that the asker may end."""
     refused_messages: int = 0
     refused_connections: int = 0
     recent_windows: Count = 0

@@ -56,15 +56,18 @@ class Agents:
         self._welcome = welcome
         self._send = send
 
-    def greet(self, route: bytes, peer: Peer, hello: messages.Hello, message_id: str) -> None:
-        """Answer a hello, and register the process that it names.
+    def greet(
+        self, route: bytes, peer: Peer, hello: messages.Hello, message_id: str, minor: int
+    ) -> None:
+        """Answer a hello, and register the process that it names. ``minor``: its protocol's.
 
         Raises CommandRefused if the peer may not register processes, or is not that process.
         """
         if hello.process is not None:
             if peer.role not in REGISTERS:
                 raise CommandRefused(f"{peer.name} may not register processes")
-            self._register(route, peer, hello, hello.process, message_id)
+            process = self._register(route, peer, hello, hello.process, message_id)
+            process.names_orders = minor >= messages.ORDERS_MINOR
         self._send(route, self._welcome, message_id)
 
     def _register(
@@ -74,7 +77,7 @@ class Agents:
         hello: messages.Hello,
         claim: ProcessInfo,
         agent_id: str,
-    ) -> None:
+    ) -> Process:
         former = self._registry.of_route(route)
         carrier = hello.role == "carrier"
         info = confirmed(claim, peer, carrier, self._welcome.host)
@@ -89,6 +92,7 @@ class Agents:
                 *(process.label, peer.name, hello.version),
                 extra={"owner": peer.owner},
             )
+        return process
 
     def act(self, route: bytes, envelope: Envelope, header_bytes: int) -> None:
         """Act on one of :data:`FROM_AGENTS`.

@@ -39,6 +39,10 @@ from msmon.daemon.process import Process
 from msmon.daemon.recent.recent_windows import RecentWindows
 from msmon.daemon.recent.shelf import KEPT_BYTES
 from msmon.daemon.registry import Registry
+from msmon.daemon.standing.commands import StandingCommands
+from msmon.daemon.standing.following import Follower
+from msmon.daemon.standing.orders import Orders
+from msmon.daemon.standing.store import OrderStore
 from msmon.daemon.streams.streams import Streams
 from msmon.daemon.timing import Timing
 from msmon.daemon.transport import Transport
@@ -67,6 +71,8 @@ class Broker:
         shares: Shares,
         connection_budget: int,
         recent: RecentWindows,
+        orders: Orders,
+        store: OrderStore,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._authenticator = authenticator
@@ -88,6 +94,7 @@ class Broker:
             shares,
         )
         self._recent = recent
+        self._orders, self._store = orders, store
         self._make_services(facts, shares)
         self._refused_messages = 0
         self._allow_list_changes = 0
@@ -104,12 +111,24 @@ class Broker:
             registry, self._streams, self._outputs, self._approvals, commander, facts.host
         )
         tracing = Tracing(registry, commander, facts.host)
+        follower = Follower(
+            self._orders, registry, monitoring, timing.heartbeat_s, self._audit.note
+        )
+        self._follower = follower
+        standing = StandingCommands(self._orders, self._store, follower, monitoring, registry)
         welcome = Welcome(__version__, facts.host, facts.pid, self._timing.heartbeat_s)
         self._agents = Agents(registry, self._streams, commander, welcome, self._transport.send)
         self._questions = Questions(
-            registry, self._streams, self._outputs, self._recent, facts, self._refusals
+            registry,
+            self._streams,
+            self._outputs,
+            self._recent,
+            follower,
+            standing,
+            facts,
+            self._refusals,
         )
-        self._requests = Requests(monitoring, tracing, self._audit, shares, self._transport)
+        self._requests = Requests(standing, tracing, self._audit, shares, self._transport)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -130,9 +149,11 @@ class Broker:
         self._loop.remove_reader(self._connections.socket.FD)
         self._connections.close()
         self._requests.cancel()
+        self._follower.cancel()
         self._streams.close_lost()
         await self._loop.run_in_executor(None, self._outputs.close, _OUTPUTS_CLOSE_S)
         await self._loop.run_in_executor(None, self._approvals.close)
+        await self._loop.run_in_executor(None, self._store.close)
         await self._loop.run_in_executor(None, self._audit.close)
         await asyncio.sleep(0)  # Acknowledgements of the last commit are sent in this turn.
 
@@ -212,7 +233,7 @@ class Broker:
     ) -> None:
         route, message, message_id = connection.route, envelope.message, envelope.message_id
         if isinstance(message, messages.Hello):
-            self._agents.greet(route, peer, message, message_id)
+            self._agents.greet(route, peer, message, message_id, envelope.minor)
         elif isinstance(message, messages.StatusRequest):
             self._tell_status(connection, peer, message, message_id)
         elif isinstance(message, messages.WindowsRequest):
@@ -319,6 +340,7 @@ class Broker:
         self._transport.receive()  # First: a message that waits proves that its sender lives.
         now_s = time.monotonic()
         self._agents.expire(now_s)
+        self._follower.check(now_s)
         self._connections.check(now_s, self._speaks_for_a_process)
         if self._allow_list_changes != self._authenticator.allow_list.changes:
             self._hang_up_revoked()

@@ -49,6 +49,8 @@ class Process:
     """The last session that it opened."""
     carrier: bool = False
     """A helper process of a framework speaks for the process, which may have no agent."""
+    names_orders: bool = False
+    """Its agent tells which standing order its session comes from."""
     agent_id: str = ""
     """Message id of its hello; another agent in the same process has another one."""
     judged_s: float = -math.inf

@@ -37,6 +37,8 @@ from msmon.daemon.notify import ServiceManager
 from msmon.daemon.outputs.outputs import OnCommit, Outputs
 from msmon.daemon.recent.recent_windows import RecentLimits, RecentWindows
 from msmon.daemon.runtime import LocalAccess, RuntimeDirectory
+from msmon.daemon.standing.orders import OrderFromFile, Orders
+from msmon.daemon.standing.store import OrderStore
 from msmon.daemon.timing import Timing
 from msmon.errors import BusError, MsmonError
 
@@ -61,6 +63,7 @@ class DaemonSettings:
     access: LocalAccess = field(default_factory=LocalAccess)
     timing: Timing = field(default_factory=Timing)
     recent: RecentLimits = field(default_factory=RecentLimits)
+    order: OrderFromFile = field(default_factory=OrderFromFile)
     credential: Path | None = None
     """Key file of the server from the service manager; None: the one in ``keys_directory``."""
 
@@ -120,6 +123,13 @@ async def _serve_in(
     amounts = {Resource.RECENT_BYTES: float(settings.recent.share_bytes)}
     shares = Shares(authenticator.is_operator, amounts=amounts)
     recent = RecentWindows(shares, settings.recent)
+    store = OrderStore(settings.state_directory)
+    orders = Orders(
+        store.load(),
+        settings.order,
+        lambda owner: settings.insecure or authenticator.is_operator(owner),
+        lambda: allow_list.changes,
+    )
     audit = AuditLog(settings.state_directory, shares)
     broker = Broker(
         router,
@@ -132,6 +142,8 @@ async def _serve_in(
         shares,
         budget,
         recent,
+        orders,
+        store,
     )
     try:
         broker.start()

@@ -237,8 +237,14 @@ MONITOR_OPTIONS: tuple[Option, ...] = (
         default=False,
         updatable=True,
     ),
+    Option(
+        "order",
+        "order",
+        "Set by the daemon: the standing order that the session comes from.",
+        text_up_to(64),
+    ),
 )
-"""Options of npu-monitor. The last one is never typed: the daemon sets it."""
+"""Options of npu-monitor. Those without dashes are never typed: the daemon sets them."""
 
 MONITOR_OPTION: dict[str, Option] = {option.name: option for option in MONITOR_OPTIONS}
 

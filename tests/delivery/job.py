@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import psutil
 
 from msmon.bus.client import Client
-from msmon.bus.endpoints import local_endpoint
+from msmon.bus.endpoints import Endpoint, local_endpoint
 from msmon.bus.messages import Message, MonitorRequest, Reply, Selection, StatusRequest
 from msmon.bus.rows import DaemonRow, StatusRow
 from msmon.errors import BusError
@@ -227,9 +227,13 @@ class Job:
 
     # --- asking the daemon ------------------------------------------------------------------
 
+    def endpoint(self) -> Endpoint:
+        """Return where the daemon is. Raises BusError where there is none."""
+        return local_endpoint(self._environ)
+
     def request(self, message: Message, timeout_s: float = DEADLINE_S) -> Reply:
         """Send one request. Raises what the client raises."""
-        with Client(local_endpoint(self._environ)) as client:
+        with Client(self.endpoint()) as client:
             reply: Reply = client.request(message, timeout_s)
             return reply
 

@@ -15,7 +15,8 @@ import click
 
 import msmon
 from msmon.bus.endpoints import DEFAULT_PORT, bracketed
-from msmon.commands.daemon.config import Settings, in_force, shown, use_config
+from msmon.commands.daemon.always_table import shown_order
+from msmon.commands.daemon.config import Settings, in_force, shown, standing_order, use_config
 from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS, daemon_options
 from msmon.commands.daemon.unit import install, next_commands, system_files, user_files
 from msmon.daemon.access.audit import state_directory
@@ -27,6 +28,7 @@ from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.daemon.recent.recent_windows import RecentLimits
 from msmon.daemon.runtime import LocalAccess
 from msmon.daemon.service import DaemonSettings, Surface, serve
+from msmon.daemon.standing.orders import OrderFromFile
 from msmon.daemon.timing import Timing
 from msmon.errors import BusError, MsmonError, UsageError
 from msmon.logs import OneLineFormatter, RateFilter
@@ -124,7 +126,7 @@ def daemon(
     elif "help" in values["sink"]:
         _show_sinks()
     elif check_config:
-        _check_config(in_force(ctx))
+        _check_config(ctx)
     else:
         _serve(ctx)
 
@@ -133,6 +135,7 @@ def _serve(ctx: click.Context) -> None:
     settings = in_force(ctx)
     _log_to_stderr(settings["log_level"].value)
     made: list[Outputs] = []
+    order = OrderFromFile(standing_order(ctx))
     config = OutputsConfig(_outputs(settings), _export_roots(settings), state_directory(os.environ))
 
     def outputs(on_commit: OnCommit) -> Outputs:
@@ -140,17 +143,19 @@ def _serve(ctx: click.Context) -> None:
         return made[-1]
 
     def reload() -> None:
-        new = in_force(daemon.make_context(ctx.info_name, list(ctx.obj), obj=ctx.obj))
+        new_ctx = daemon.make_context(ctx.info_name, list(ctx.obj), obj=ctx.obj)
+        new = in_force(new_ctx)
+        order.replace(standing_order(new_ctx))
         logging.getLogger("msmon").setLevel(new["log_level"].value.upper())
         for each in made:
             each.roots.replace(_export_roots(new))
         _warn_of_fixed(settings, new)
 
     surface = Surface(_say_ready, reload, ServiceManager(os.environ))
-    asyncio.run(serve(_daemon_settings(settings), outputs, surface))
+    asyncio.run(serve(_daemon_settings(settings, order), outputs, surface))
 
 
-def _daemon_settings(settings: Settings) -> DaemonSettings:
+def _daemon_settings(settings: Settings, order: OrderFromFile) -> DaemonSettings:
     """Return the settings of the daemon. Raises what :func:`listen_url` raises."""
     value = {name: setting.value for name, setting in settings.items()}
     return DaemonSettings(
@@ -165,6 +170,7 @@ def _daemon_settings(settings: Settings) -> DaemonSettings:
         access=LocalAccess.parse(value["allow_users"]),
         timing=Timing(value["heartbeat_s"]),
         recent=RecentLimits(60 * value["recent_minutes"], value["recent_mib"] << 20),
+        order=order,
         credential=_credential(os.environ),
     )
 
@@ -187,16 +193,19 @@ def _warn_of_fixed(former: Settings, new: Settings) -> None:
             _log.warning("%s changed; it takes effect at the next start", option.key)
 
 
-def _check_config(settings: Settings) -> None:
+def _check_config(ctx: click.Context) -> None:
     """Print every option and its origin. Raises UsageError for a value that can't be used."""
+    settings, order = in_force(ctx), standing_order(ctx)
     for line in shown(settings):
         click.echo(line)
-    checked = _daemon_settings(settings)
+    checked = _daemon_settings(settings, OrderFromFile(order))
     for text in settings["sink"].value:
         sink, options = parse_sink_option(text)
         sink.options_in_force(options, os.environ)
     click.echo(f"# runtime directory: {checked.runtime_directory}")
     click.echo(f"# keys: {checked.credential or checked.keys_directory}")
+    for line in shown_order(order) if order else ():
+        click.echo(line)
 
 
 def _install_unit(user: bool, print_only: bool) -> None:

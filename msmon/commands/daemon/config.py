@@ -15,7 +15,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from msmon.commands.daemon.always_table import ALWAYS_TABLE, order_of_table
 from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS, DaemonOption
+from msmon.daemon.standing.order import StandingOrder
 from msmon.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -27,6 +29,9 @@ CONFIG_FILE = "daemon.toml"
 
 _CONFIG = "msmon.config"
 """Key of the configuration's path in ``click.Context.meta``."""
+
+_ALWAYS = "msmon.always"
+"""Key of the standing order of the configuration there, or of None."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,18 @@ def use_config(ctx: click.Context, config: Path | None) -> None:
     """
     path = config or default_config_path(os.environ)
     in_file = read_config(path, must_exist=config is not None)
+    table = in_file.pop(ALWAYS_TABLE, None)
+    ctx.meta[_ALWAYS] = None if table is None else order_of_table(table, str(path))
     ctx.default_map = {
         option.name: in_file[option.key] for option in DAEMON_OPTIONS if option.key in in_file
     }
     ctx.meta[_CONFIG] = path
+
+
+def standing_order(ctx: click.Context) -> StandingOrder | None:
+    """Return the standing order of the configuration; None if it has none."""
+    order: StandingOrder | None = ctx.meta[_ALWAYS]
+    return order
 
 
 def in_force(ctx: click.Context) -> dict[str, Setting]:
@@ -94,12 +107,16 @@ def read_config(path: Path, must_exist: bool) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no TOML: {error}") from None
     options = {option.key: option for option in DAEMON_OPTIONS}
-    unknown = sorted(set(content) - set(options))
+    unknown = sorted(set(content) - set(options) - {ALWAYS_TABLE})
     if unknown:
         raise UsageError(
-            f"{path}: unknown option {', '.join(unknown)}", f"known: {', '.join(options)}"
+            f"{path}: unknown option {', '.join(unknown)}",
+            f"known: {', '.join([*options, f'[{ALWAYS_TABLE}]'])}",
         )
-    return {key: _from_file(options[key], value, str(path)) for key, value in content.items()}
+    return {
+        key: value if key == ALWAYS_TABLE else _from_file(options[key], value, str(path))
+        for key, value in content.items()
+    }
 
 
 def _from_file(option: DaemonOption, value: Any, origin: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from msmon.bus.rows import DaemonRow, OutputRow, StatusRow
+from msmon.bus.rows import DaemonRow, OrderRow, OutputRow, StatusRow
 from msmon.bus.words import GONE, ProcessState
 from msmon.commands.asking.answers import (
     in_rank_order,
@@ -95,7 +95,23 @@ def daemon_lines(daemon: DaemonRow, verbose: bool = False) -> list[Text]:
     if daemon.insecure:
         first.append("  NOT ENCRYPTED (--insecure)", style="bold red")
     outputs = [sink for sink in daemon.sinks if verbose or sink.problem]
-    return [first, *map(_output_line, outputs)]
+    return [first, *map(_output_line, outputs), *map(_order_line, daemon.orders)]
+
+
+def _order_line(order: OrderRow) -> Text:
+    """Return "order always: --rank 0-7: --kind Kernel: 8 processes follow"."""
+    follow = f"{order.following} processes follow" if order.following != 1 else "1 process follows"
+    if not order.following and not order.waiting:
+        follow = "no process yet"
+    parts = [f"order {order.name}", order.selection, *filter(None, [order.options]), follow]
+    line = Text(": ".join(map(terminal_safe, parts)))
+    if order.left_alone:
+        line.append(terminal_safe(f"; it leaves alone {'; '.join(order.left_alone)}"))
+    if order.file:
+        line.append(terminal_safe(f"; given by {order.file}"))
+    if order.waiting:
+        line.append(f"; {order.waiting} can't or need not, see below", style="yellow")
+    return line
 
 
 def _output_line(output: OutputRow) -> Text:
@@ -198,7 +214,9 @@ def notes(rows: Sequence[StatusRow]) -> list[Text]:
 
 def _facts(row: StatusRow) -> Iterable[str]:
     if row.settings:
-        yield settings_text(row.settings)
+        yield settings_text(row.settings) + (
+            f" (order {terminal_safe(row.order)})" if row.order else ""
+        )
     trace = trace_text(row)
     if trace:
         yield f"trace: {sentence(trace)}"
@@ -222,6 +240,8 @@ def _troubles(row: StatusRow) -> Iterable[str]:
         yield f"stuck in {terminal_safe(row.stuck_in)}"
     if row.problem:
         yield sentence(row.problem)
+    if row.order_problem:
+        yield f"order {terminal_safe(row.order)}: {sentence(row.order_problem)}"
 
 
 def _drops_by_stage(drops: Mapping[str, int | None]) -> str:
@@ -266,6 +286,8 @@ def _detail_lines(row: StatusRow) -> Iterable[tuple[str, str]]:
     yield "step", _step_text(row)
     if row.settings:
         yield "settings", settings_text(row.settings)
+    if row.order:
+        yield "order", terminal_safe(row.order)
     yield from _trace_lines(row)
     for label, counts in (
         ("received", row.received),

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from msmon.bus.messages import Refused, Reply
+from msmon.bus.words import Outcome
 from msmon.daemon.access.audit_lines import (
     CommandRequest,
     command_of,
@@ -85,7 +86,7 @@ class AuditLog:
     def note(self, peer: Peer, request: CommandRequest, answer: Reply | Refused) -> None:
         """Queue one command for writing. Call it on one thread only."""
         command, yes, owner = command_of(request), said_yes(answer), {"owner": peer.owner}
-        if isinstance(answer, Refused) or not yes:
+        if isinstance(answer, Refused) or not (yes or answer.outcome is Outcome.OK):
             outcome = "refused" if isinstance(answer, Refused) else answer.outcome
             _log.info(
                 "%s: %s not done: %s: %s",

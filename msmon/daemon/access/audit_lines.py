@@ -58,6 +58,7 @@ def done_line(peer: Peer, request: CommandRequest, answer: Reply) -> dict[str, A
     rows = answer.answer_rows
     entry = {
         **_who(peer, request),
+        **_order(request),
         "fields": _fields(request.fields, _FIELDS_BYTES),
         "selection": _examples(request.selection),
         "selected": _counts(request.selection),
@@ -89,6 +90,12 @@ def _who(peer: Peer, request: CommandRequest) -> dict[str, Any]:
         "pid": peer.pid,
         "command": command_of(request),
     }
+
+
+def _order(request: CommandRequest) -> dict[str, str]:
+    """Return the name of the standing order that a command gives, carries out or ends."""
+    name = request.name if isinstance(request, MonitorRequest) else ""
+    return {"order": _cut(name, _NAME_BYTES)} if name else {}
 
 
 def _fields(fields: Mapping[str, Any], most_bytes: int) -> dict[str, Any] | str:

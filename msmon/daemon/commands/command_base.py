@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Union
 
@@ -39,6 +39,8 @@ class Order(Generic[Request]):
     """What the processes are told."""
     deadline_s: float
     """When the reply must go out, on the monotonic clock."""
+    holds: Callable[[Process], bool] = lambda _: True
+    """Asked right before a process is told."""
 
 
 class Commands(ABC, Generic[Request]):

@@ -40,7 +40,10 @@ START_TAKES_S = 0.25
 """A check must leave so much time to the start itself, else nothing is started."""
 
 UNDO_LIMIT_S = 5.0
-_NEVER_TYPED = "ship_records"
+_SHIP_RECORDS = "ship_records"
+_NEVER_TYPED = frozenset(
+    name for name, option in MONITOR_OPTION.items() if not option.flag.startswith("--")
+)
 
 _Export = Union[str, MsmonError]
 """The directory that an owner's data goes to, or why it can't."""
@@ -67,8 +70,9 @@ class Monitoring(Commands[MonitorRequest]):
         """Return the fields to send; an export directory in them is not yet checked."""
         if request.action not in list(MonitorAction):
             raise UsageError(f"unknown npu-monitor action {request.action!r}")
-        if _NEVER_TYPED in request.fields:
-            raise UsageError(f"unknown option {_NEVER_TYPED}")
+        forged = sorted(_NEVER_TYPED & set(request.fields))
+        if forged:
+            raise UsageError(f"unknown option {', '.join(forged)}")
         fields = check_fields(MONITOR_OPTION, request.fields)
         if request.action == MonitorAction.STOP and fields:
             raise UsageError(f"npu-monitor stop takes no options, got {', '.join(fields)}")
@@ -79,7 +83,7 @@ class Monitoring(Commands[MonitorRequest]):
         settings = MonitorSettings.from_fields(fields)
         if settings.log_file:
             require_absolute(settings.log_file)
-        fields[_NEVER_TYPED] = bool(settings.log_file) or self._outputs.wants_records
+        fields[_SHIP_RECORDS] = bool(settings.log_file) or self._outputs.wants_records
         return fields
 
     async def ask(
@@ -187,6 +191,11 @@ class Monitoring(Commands[MonitorRequest]):
             if time.monotonic() >= order.deadline_s:
                 text = "nothing was started: no time was left after the check of the export"
                 return AnswerRow(**identity(process, order.peer), ok=False, text=text)
+        if not order.holds(process):
+            text = "nothing was started: the order does not hold for it any more"
+            return AnswerRow(**identity(process, order.peer), ok=False, text=text)
+        if order.request.always and process.names_orders:
+            fields = {**fields, "order": order.request.name}
         meant = ranks_meant(order.request.selection, process)
         answer = await self.commander.ask(
             process,

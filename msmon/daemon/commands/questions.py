@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from dataclasses import dataclass
 from msmon import __version__
 from msmon.bus import messages
 from msmon.bus.messages import Reply
-from msmon.bus.rows import DaemonRow, Row
+from msmon.bus.rows import DaemonRow, Row, StatusRow
 from msmon.bus.words import Outcome
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.commands.command_base import probing
 from msmon.daemon.outputs.outputs import Outputs
+from msmon.daemon.process import Process
 from msmon.daemon.recent.recent_windows import RecentWindows
 from msmon.daemon.recent.reply import windows_reply
 from msmon.daemon.registry import Registry
 from msmon.daemon.rows import output_row, status_row
 from msmon.daemon.selection import Chooser, select, unknown_text
+from msmon.daemon.standing.commands import StandingCommands
+from msmon.daemon.standing.following import Follower
 from msmon.daemon.streams.streams import Streams
 
 
@@ -45,6 +49,8 @@ class Questions:
         streams: Streams,
         outputs: Outputs,
         recent: RecentWindows,
+        follower: Follower,
+        standing: StandingCommands,
         facts: DaemonFacts,
         refused: Callable[[], tuple[int, int]],
     ) -> None:
@@ -52,6 +58,8 @@ class Questions:
         self._streams = streams
         self._outputs = outputs
         self._recent = recent
+        self._follower = follower
+        self._standing = standing
         self._facts = facts
         self._refused = refused
 
@@ -61,22 +69,20 @@ class Questions:
         now_s = time.monotonic()
         chooser = Chooser(request.selection)
         shown = [process for process in known if chooser.matches(process)]
-        rows: list[Row] = [
-            status_row(
-                process,
-                peer,
-                self._streams,
-                self._outputs,
-                now_s,
-                self._registry.trainers(process),
-            )
-            for process in shown
-        ]
+        rows: list[Row] = [self._row(process, peer, now_s) for process in shown]
         selected = select(request.selection, known, self._facts.host, now_s, probing(peer))
         daemon = self._daemon_row(peer)
         if shown:
             return Reply(Outcome.OK, unknown_text(selected.missing), rows=rows, daemon=daemon)
         return Reply(selected.outcome, selected.text, selected.next_step, daemon=daemon)
+
+    def _row(self, process: Process, peer: Peer, now_s: float) -> StatusRow:
+        trainers = self._registry.trainers(process)
+        row = status_row(process, peer, self._streams, self._outputs, now_s, trainers)
+        told = self._follower.told(process)
+        if not told.name or not peer.may_command(process.peer):
+            return row
+        return dataclasses.replace(row, order=told.name, order_problem=told.problem or None)
 
     def windows(
         self, request: messages.WindowsRequest, peer: Peer
@@ -103,6 +109,7 @@ class Questions:
             insecure=self._facts.insecure,
             listens=list(self._facts.listens),
             sinks=[output_row(row, peer) for row in self._outputs.status()],
+            orders=self._standing.rows(peer),
             refused_messages=refused_messages,
             refused_connections=refused_connections,
             recent_windows=len(self._recent),

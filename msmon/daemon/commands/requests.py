@@ -11,9 +11,9 @@ from msmon.daemon.access.audit import AuditLog
 from msmon.daemon.access.audit_lines import CommandRequest
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.access.shares import Resource, Shares
-from msmon.daemon.commands.monitoring import Monitoring
 from msmon.daemon.commands.tracing import Tracing
 from msmon.daemon.connection import Connection
+from msmon.daemon.standing.commands import StandingCommands
 from msmon.daemon.transport import Transport
 from msmon.errors import MsmonError
 
@@ -28,7 +28,7 @@ class Requests:
 
     def __init__(
         self,
-        monitoring: Monitoring,
+        monitoring: StandingCommands,
         tracing: Tracing,
         audit: AuditLog,
         shares: Shares,
