@@ -40,8 +40,9 @@ from msmon.sessions import Counts, Gap, MonitorSettings, ProcessInfo, SessionEnd
 
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 2
-"""1: a daemon takes ``WindowSoFar``. 2: it answers a ``WindowsRequest`` and keeps standing orders,
-an agent tells which of them its session comes from, and windows have five frames."""
+"""1: a daemon takes ``WindowSoFar``. 2: windows tell of steps, devices, sizes and collectives; a
+daemon answers a ``WindowsRequest`` and keeps standing orders, and an agent tells which of them its
+session comes from."""
 
 ORDERS_MINOR = 2
 """From this minor version on an agent takes the name of a standing order."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from msmon.bus.messages import Selection
+from msmon.commands.daemon.always_table import order_of_table
 from msmon.commands.daemon.command import daemon, main
 from msmon.commands.daemon.config import Setting, in_force, read_config
 from msmon.commands.daemon.daemon_options import DAEMON_OPTIONS
@@ -189,3 +191,31 @@ def test_check_config_refuses_what_can_not_work(
     config.write_text('sink = ["nonsense"]\n')
     assert main(["--check-config", "--config", str(config)]) == 2
     assert "nonsense" in capsys.readouterr().err
+
+
+def test_a_table_gives_a_standing_order():
+    table = {"kind": "Kernel", "rank": "0-2", "job-id": [4711, "x"], "name": "night"}
+    order = order_of_table(table, "/etc/msmon/daemon.toml")
+    assert (order.name, order.file) == ("night", "/etc/msmon/daemon.toml")
+    assert order.selection == Selection(ranks=[0, 1, 2], job_ids=["4711", "x"])
+    assert order.fields == {"kinds": "Kernel", "report_interval_s": 10.0}
+    assert order_of_table({"rank": 3}, "f").name == "daemon.toml"
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ("yes", "must be a table"),
+        ({"colour": 1}, "unknown option colour"),
+        ({"duration": 5}, "--duration"),
+        ({"rank": True}, "rank = True"),
+        ({"rank": "x"}, "--rank"),
+        ({"name": "a b"}, "--name"),
+        ({"kind": "Nothing"}, "--kind"),
+        ({"log-file": "out"}, "absolute"),
+    ],
+)
+def test_a_table_that_gives_no_order_is_refused(table, named):
+    with pytest.raises(UsageError, match=named) as caught:
+        order_of_table(table, "f.toml")
+    assert caught.value.message.startswith("f.toml: [always]: ")

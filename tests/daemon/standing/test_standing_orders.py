@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from fixtures.running_daemon import ScriptedAgent
@@ -279,3 +282,46 @@ def test_a_user_gives_a_bounded_number_of_orders(daemon, give):
         give(f"order{number}", job_ids=[str(number)])
     with pytest.raises(CommandRefused, match="16 standing orders already"):
         give("more", job_ids=["x"])
+
+
+OTHER_USER = Path(__file__).parents[2] / "fixtures" / "other_user.py"
+OTHER_UID = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_order_of_another_user_holds_for_the_own_processes_only(
+    daemon, rank, give, order_of, wait_for
+):
+    def as_other_user(expression: str) -> str:
+        return subprocess.run(
+            [sys.executable, str(OTHER_USER), str(OTHER_UID), expression],
+            env=daemon.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    daemon.directory.chmod(0o755)
+    daemon.start("--allow-users", "everybody")
+    roots = rank(11)
+    always = "ask(MonitorRequest('start', {}, Selection(), 5.0, True, 'mine')).text"
+    assert "'mine' stands for every process: 0 now" in as_other_user(always)
+    assert "Welcome" in as_other_user("hello(os.getpid())")
+    (order,) = daemon.ask(StatusRequest()).daemon.orders
+    assert (order.owner, order.name) == (f"uid {OTHER_UID}", "mine")
+    assert daemon.row(11).order is None
+    give("roots")
+    wait_for(lambda: order_of(11) == "roots", "that of root holds for what is root's")
+    theirs = as_other_user("[o.name for o in ask(StatusRequest()).daemon.orders]")
+    assert theirs.strip() == "['mine']"
+    refused = as_other_user("ask(MonitorRequest('stop', name='roots'))")
+    assert "there is no order 'roots'" in refused
+    stopped = as_other_user("ask(MonitorRequest('stop')).text")
+    assert "'mine' has ended" in stopped
+    assert "'roots' leaves every process alone" in stopped
+    assert roots.starts == 1
+    daemon.restart()
+    wait_for(lambda: order_of(11) == "roots", "only root's order is left")
+    (order,) = daemon.ask(StatusRequest()).daemon.orders
+    assert order.left_alone == [f"every process of uid {OTHER_UID}"]
