@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
         "msmon.commands.nputrace.command", "nputrace", "Trace some steps of running processes."
     ),
     "status": Entry("msmon.commands.status.command", "status", "Show every registered process."),
+    "top": Entry("msmon.commands.top.command", "top", "Look at the jobs as they run."),
     "analyze": Entry(
         "msmon.commands.analyze", "analyze", "Ask exported files who is slow, and why."
     ),

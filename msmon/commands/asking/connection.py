@@ -80,6 +80,8 @@ class Connection:
     timeout_s: float = 10.0
     insecure: bool = False
     json: bool = False
+    quiet: bool = False
+    """Says nothing of sockets that were passed over: something else is on the screen."""
 
     @property
     def same_machine(self) -> bool:
@@ -90,11 +92,16 @@ class Connection:
         """Return the endpoint to connect to. Raises BusError when its keys are missing."""
         if not self.host:
             local = local_endpoint(os.environ, self.insecure)
-            for place in local.passed_over:
+            for place in () if self.quiet else local.passed_over:
                 click.echo(f"msmon: passed over: {place}", err=True)
             return local
         keys = self.keys or keys_directory(os.environ)
         return remote_endpoint(self.host, self.port, keys, self.insecure)
+
+    @property
+    def each(self) -> dict[str, Connection]:
+        """Name of each daemon → the connection to it alone; the one of this machine has none."""
+        return {host: replace(self, host=host) for host in self.host.split(",")}
 
     def request(self, message: Message) -> Reply:
         """Send one request and return its reply. Raises BusError or CommandRefused."""
