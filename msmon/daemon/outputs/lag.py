@@ -13,13 +13,22 @@ than ``HEAVY_BYTES`` of a session for ``HOLD_UP_S``, its other outputs are in ne
 is left behind: what waits for it counts as dropped there, and is acknowledged once the others hold
 it. It is still kept, within the bound of the queue. What the output does write in the end counts as
 dropped no longer. Where a session has no other output nobody is in need.
+
+If the daemon ends before the late output has caught up, nobody has any more what was acknowledged
+and not written. A note in the state directory keeps how much that was (:class:`LeftBehind`), so
+that the next daemon counts it and the output tells of it. A daemon that is killed leaves no note,
+and the gap has no number: the note would have to be on the disk before each acknowledgement.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from msmon.daemon.outputs.delivery import Delivery, WindowDelivery, loss_of
+import msgpack
+
+from msmon.bounds import added
+from msmon.daemon.outputs.delivery import Delivery, GapDelivery, Skipped, WindowDelivery, loss_of
 from msmon.sessions import Drops, DropStage
 
 FIRST_RETRY_S = 0.1
@@ -114,3 +123,83 @@ class Lag:
             stage, records = loss
             waiting = self._waiting.get(stage, 0) + sign * sum(records.values())
             self._waiting[stage] = max(0, waiting)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """What one message held."""
+
+    seq: int
+    stage: str
+    records: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """The messages of a session from ``first_seq`` to ``last_seq`` that nobody has any more."""
+
+    first_seq: int = 1
+    last_seq: int = 0
+    losses: tuple[_Loss, ...] = ()
+
+    @classmethod
+    def of(cls, pending: Iterable[Delivery], until_seq: int) -> LeftBehind:
+        """Return what is acknowledged, up to ``until_seq``, among what is not durable."""
+        first_seq = last_seq = 0
+        losses: list[_Loss] = []
+        for delivery in pending:
+            if delivery.seq > until_seq:
+                break
+            if isinstance(delivery, WindowDelivery) and delivery.found_here:
+                continue  # it has no number of its own
+            lost = _lost_with(delivery)
+            if lost is None:
+                return cls()
+            first_seq, last_seq = first_seq or _begin_of(delivery), delivery.seq
+            losses += lost
+        return cls(first_seq, last_seq, tuple(losses)) if last_seq else cls()
+
+    def between(self, first_seq: int, last_seq: int) -> dict[DropStage, dict[str, int]] | None:
+        """Return stage → kind → records of these messages; None: not all of them are known."""
+        if not self.first_seq <= first_seq <= last_seq <= self.last_seq:
+            return None
+        lost: dict[DropStage, dict[str, int]] = {}
+        for loss in self.losses:
+            if first_seq <= loss.seq <= last_seq:
+                records = lost.setdefault(DropStage(loss.stage), {})
+                for kind, count in loss.records.items():
+                    records[kind] = added(records.get(kind, 0), count)
+        return lost
+
+    def encode(self) -> bytes:
+        """Return the bytes of the note."""
+        losses = [[item.seq, item.stage, dict(item.records)] for item in self.losses]
+        packed: bytes = msgpack.packb([self.first_seq, self.last_seq, losses])
+        return packed
+
+    @classmethod
+    def decode(cls, value: bytes) -> LeftBehind:
+        """Return what a note says: nothing where there is none, or none that can be read."""
+        try:
+            first_seq, last_seq, losses = msgpack.unpackb(value)
+            return cls(first_seq, last_seq, tuple(_Loss(*item) for item in losses))
+        except (msgpack.UnpackException, ValueError, TypeError):
+            return cls()
+
+
+def _begin_of(delivery: Delivery) -> int:
+    first_seq = delivery.first_seq if isinstance(delivery, Skipped) else 0
+    return first_seq or delivery.seq
+
+
+def _lost_with(delivery: Delivery) -> list[_Loss] | None:
+    """Return what goes with a delivery, [] for nothing; None: how much is not known."""
+    if isinstance(delivery, (GapDelivery, Skipped)):
+        gap = delivery.gap
+        if gap is None:
+            return []
+        if gap.records is None or not isinstance(gap.stage, DropStage):
+            return None
+        return [_Loss(delivery.seq, gap.stage.value, gap.records)]
+    loss = loss_of(delivery, DropStage.DISK)
+    return [] if loss is None else [_Loss(delivery.seq, loss[0].value, loss[1])]

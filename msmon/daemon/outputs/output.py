@@ -258,8 +258,10 @@ class Output(SessionQueue):
                 self._writer.hand_over(session)
             self._writer.commit()
         with self.changed:
+            left = {item.id: item.left_at_the_end() for item in self.sessions.values()}
             for session in self.sessions.values():
                 self._count_unwritten(session)
+        self._writer.note_left_behind({key: what for key, what in left.items() if what.last_seq})
         self._close_host()
 
     def _count_unwritten(self, session: OutputSession) -> None:

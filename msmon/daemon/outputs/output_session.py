@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -19,7 +19,7 @@ from msmon.daemon.outputs.delivery import (
     WindowDelivery,
     loss_of,
 )
-from msmon.daemon.outputs.lag import CAUGHT_UP_BYTES, Block, Lag
+from msmon.daemon.outputs.lag import CAUGHT_UP_BYTES, Block, Lag, LeftBehind
 from msmon.errors import MsmonError
 from msmon.sessions import Drops, DropStage, Gap, SessionInfo, merged_drops
 from msmon.sinks.base import SessionOutput
@@ -67,6 +67,10 @@ class OutputSession:
     uncertain_seq: int = 0
     """Up to here a commit was tried of which nothing was heard; 0: none."""
     lag: Lag = field(default_factory=Lag)
+    left: LeftBehind = field(default_factory=LeftBehind)
+    """What an earlier daemon acknowledged and did not write, until the output tells of it."""
+    has_note: bool = False
+    """Whether an earlier daemon's note of that is still stored."""
     files: tuple[str, ...] = ()
     generation: int = -1
     """Generation of the sink that has this session open; -1: none."""
@@ -213,15 +217,27 @@ class OutputSession:
         if isinstance(following, Skipped) and following.first_seq:
             begins_seq = following.first_seq
         told = isinstance(following, GapDelivery) and following.found_here
-        if self.handed_seq and not told and begins_seq > self.handed_seq + 1:
-            now_ns = time.time_ns()
-            reason = "the daemon ended before it could write"
-            gap = Gap(DropStage.SINK, now_ns, now_ns, None, reason)
-            self.drops = merged_drops(self.drops, {DropStage.SINK: None})
-            self.waiting.appendleft(GapDelivery(self.id, begins_seq - 1, gap, found_here=True))
-            self.handed_seq = begins_seq - 1
+        missing_seq = self.handed_seq + 1 if self.handed_seq else self.left.first_seq
+        if not told and missing_seq < begins_seq and (self.handed_seq or self.left.last_seq):
+            self._tell_of_missing(missing_seq, begins_seq - 1)
         self.in_hand = self.waiting[0]
         return self.in_hand
+
+    def _tell_of_missing(self, first_seq: int, last_seq: int) -> None:
+        """Have gaps written for messages that nobody has any more, and count what was in them."""
+        lost: Mapping[DropStage, dict[str, int] | None] | None
+        lost = self.left.between(first_seq, last_seq)
+        if lost is None:
+            lost = {DropStage.SINK: None}
+        self.left = LeftBehind()
+        now_ns = time.time_ns()
+        for stage, records in lost.items():
+            gap = Gap(stage, now_ns, now_ns, records, "the daemon ended before it could write")
+            if stage in (DropStage.SINK, DropStage.DISK, DropStage.WINDOWS):
+                count = None if records is None else added(*records.values())
+                self.drops = merged_drops(self.drops, {stage: count})
+            self.waiting.appendleft(GapDelivery(self.id, last_seq, gap, found_here=True))
+        self.handed_seq = last_seq
 
     def handed_over(self, delivery: Delivery) -> None:
         """Note that the sink has taken the first of ``waiting``."""
@@ -292,6 +308,10 @@ class OutputSession:
         self.generation, self.handed_seq, self.closing_at_s = -1, 0, 0.0
         self.safe_seq = self.taken_seq
         return before_bytes - self.size_bytes
+
+    def left_at_the_end(self) -> LeftBehind:
+        """Return what is acknowledged and not written now that the daemon ends."""
+        return LeftBehind.of((*self.handed, *self.waiting), self.lag.until_seq)
 
     def dropped(self, delivery: Delivery, stage: DropStage, reason: str) -> Skipped:
         """Count a delivery that is not written; returns what keeps its place and tells of it.

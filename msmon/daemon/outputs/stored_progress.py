@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msmon.bus.places import Unguarded
 from msmon.daemon.access.owners import make_owner_directory
+from msmon.daemon.outputs.lag import LeftBehind
 from msmon.errors import SinkError
 from msmon.sinks.base import Progress
 
@@ -25,6 +26,7 @@ MAX_SESSION_BYTES = 4 << 20
 MAX_OWNER_ENTRIES = 4096
 MAX_OWNER_BYTES = 256 << 20
 _SUFFIX = ".progress"
+_NOTE = "-left"
 
 
 class ProgressDirectory:
@@ -56,10 +58,32 @@ class ProgressDirectory:
         if self._directory is not None:
             self._paths_in_use.discard(self._path(session_id))
 
-    def _path(self, session_id: str) -> Path:
+    def left_behind(self, session_id: str) -> LeftBehind:
+        """Return what an earlier daemon acknowledged of a session and did not write."""
+        note = self._note(session_id)
+        return LeftBehind.decode(note.value if note is not None else b"")
+
+    def keep_left_behind(self, session_id: str, left: LeftBehind) -> None:
+        """Keep that for the next daemon. Raises SinkError."""
+        note = self._note(session_id)
+        if note is not None:
+            note.keep(left.encode())
+
+    def forget_left_behind(self, session_id: str) -> None:
+        """Remove what was kept: the output tells of it."""
+        if self._directory is not None:
+            with contextlib.suppress(OSError):
+                self._path(session_id, _NOTE).unlink(missing_ok=True)
+
+    def _note(self, session_id: str) -> StoredProgress | None:
+        if self._directory is None:
+            return None
+        return StoredProgress(self._directory, self._path(session_id, _NOTE), self._paths_in_use)
+
+    def _path(self, session_id: str, note: str = "") -> Path:
         assert self._directory is not None
         digest = hashlib.sha256(session_id.encode("utf-8", "backslashreplace")).hexdigest()
-        return self._directory / f"{self._output}-{digest[:32]}{_SUFFIX}"
+        return self._directory / f"{self._output}-{digest[:32]}{note}{_SUFFIX}"
 
 
 class StoredProgress(Progress):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from msmon.bounds import added
 from msmon.daemon.outputs.delivery import (
@@ -26,7 +27,7 @@ from msmon.daemon.outputs.delivery import (
 )
 from msmon.daemon.outputs.export_roots import ExportRoots
 from msmon.daemon.outputs.hosts import HostEnded, SinkHost
-from msmon.daemon.outputs.lag import LAST_RETRY_S, Block
+from msmon.daemon.outputs.lag import LAST_RETRY_S, Block, LeftBehind
 from msmon.daemon.outputs.output_session import OpenAnswer, OutputSession
 from msmon.daemon.outputs.session_queue import SessionQueue
 from msmon.daemon.outputs.stored_progress import ProgressDirectory
@@ -167,6 +168,9 @@ class SessionWriter:
             below = None if self._below is None else self._below.paths
             progress = self._progress.of(session.id)
             session.has_file |= bool(progress.value)  # an earlier daemon has opened it
+            if not session.was_open:
+                session.left = self._progress.left_behind(session.id)
+                session.has_note = bool(session.left.last_seq)
             opening = Opening(session.info, progress, below)
             opened = self._ask(opening)
             assert isinstance(opened, SessionOutput)
@@ -258,7 +262,18 @@ class SessionWriter:
             self._queue.hold(session, session.size_bytes - before_bytes)
             if session.waiting:
                 self._queue.schedule(session)
+        if session.has_note:  # what it tells of came before all that is durable now
+            session.has_note = False
+            self._progress.forget_left_behind(session.id)
         self._queue.on_safe(session.id)
+
+    def note_left_behind(self, left: Mapping[str, LeftBehind]) -> None:
+        """Keep for the next daemon what of each session was acknowledged and is not written."""
+        for session_id, what in left.items():
+            try:
+                self._progress.keep_left_behind(session_id, what)
+            except SinkError as error:
+                _log.warning("what session %s lost can't be noted: %s", session_id, error.message)
 
     def _block(self, session: OutputSession, error: Exception) -> None:
         """Keep what is not durable for later; the sink will be asked to open the session anew."""

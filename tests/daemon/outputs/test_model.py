@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import queue
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
@@ -36,6 +37,7 @@ from msmon.daemon.outputs import lag, output, writer
 from msmon.daemon.outputs.hosts import HostEnded
 from msmon.daemon.outputs.output import Output
 from msmon.daemon.outputs.outputs import Outputs, OutputsConfig
+from msmon.daemon.outputs.stored_progress import ProgressDirectory
 from msmon.daemon.process import Life, Process
 from msmon.daemon.recent.recent_windows import RecentWindows
 from msmon.daemon.streams.streams import Streams
@@ -188,7 +190,8 @@ class Daemon:
         for name, disk in disks.items():
             base = WindowsSink if name == "windows" else RecordsSink
             sink = type(name, (base,), {"NAME": name, "disk": disk})
-            self.of_disk[name] = Output(sink, {}, queue_bytes=QUEUE_BYTES)
+            progress = ProgressDirectory(directory / "state", name)
+            self.of_disk[name] = Output(sink, {}, queue_bytes=QUEUE_BYTES, progress=progress)
         config = OutputsConfig(tuple(self.of_disk.values()))
         self.outputs = Outputs(
             config, lambda session, seq: self._calls.put(lambda: self._safe(session, seq))
@@ -239,6 +242,7 @@ class Faults(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.place = Path(tempfile.mkdtemp(dir=self.directory))
         self.disks = {name: Disk() for name in ("first", "second", "windows")}
         self.sessions: list[Session] = []
         self.process = Process(ProcessInfo("node", 11, 1), OPERATOR, b"r", "1", 0.0)
@@ -384,7 +388,7 @@ class Faults(RuleBasedStateMachine):
     # --- parts ----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self.daemon = Daemon(self.directory, self.disks, self._acknowledge)
+        self.daemon = Daemon(self.place, self.disks, self._acknowledge)
 
     def _cut_power(self) -> None:
         for disk in self.disks.values():
