@@ -23,6 +23,7 @@ from msmon.commands.top.model import (
 from msmon.insight.verdict import Verdict
 from msmon.live.seen import SeenRank, SeenWindow
 from msmon.live.watcher import Watcher, job_of
+from msmon.records.windows import Window
 
 KEPT_S = 120.0
 """A process that no daemon knows any more is shown for so long after its last window."""
@@ -75,7 +76,7 @@ class ModelBuilder:
         ]
         blamed = _blamed(found)
         ranks: dict[str, list[RankRow]] = defaultdict(list)
-        own = {job: times.own_work() for job, times in self._times.items()}
+        own = {job: times.own_work for job, times in self._times.items()}
         for key in {**self._windows, **self._states}:
             row = _rank_row(key, self._windows.get(key), self._states.get(key), own, now_ns)
             verdict = blamed.get((row.job, row.rank), "")
@@ -99,14 +100,7 @@ class ModelBuilder:
 
     def _keep(self, seen: SeenWindow) -> None:
         key = RankKey(seen.process.host, seen.process.pid)
-        before = self._windows.pop(key, None)
-        step_times: tuple[float, ...] = ()
-        if before is not None and before.process.start_time == seen.process.start_time:
-            step_times = before.step_times_ns
-        step_ns = step_time_ns(seen)
-        if step_ns is not None:
-            step_times = (*step_times, step_ns)[-MOST_WINDOWS:]
-        self._windows[key] = RankWindow(seen.process, seen.session, seen.window, step_times)
+        self._windows[key] = _rank_window(seen, self._windows.pop(key, None))
         while len(self._windows) > MOST_PROCESSES:
             del self._windows[next(iter(self._windows))]
 
@@ -143,10 +137,30 @@ class ModelBuilder:
         )
 
 
-def step_time_ns(seen: SeenWindow | RankWindow) -> Optional[float]:
-    """Return the mean time of a step in ns; None where the window tells of none."""
+def _rank_window(seen: SeenWindow, before: Optional[RankWindow]) -> RankWindow:
     window = seen.window
-    return window.step_total_ns / window.steps if window.steps and window.step_total_ns else None
+    step_times: tuple[float, ...] = ()
+    if before is not None and before.process.start_time == seen.process.start_time:
+        step_times = before.step_times_ns
+    step_ns = None
+    if window.steps and window.step_total_ns:
+        step_ns = window.step_total_ns / window.steps
+        step_times = (*step_times, step_ns)[-MOST_WINDOWS:]
+    known = step_ns is not None and len(step_times) > FEWEST_WINDOWS
+    past = step_times[-1] / median(step_times[:-1]) if known else None
+    return RankWindow(
+        seen.process, seen.session, window, step_times, step_ns, past, _shares(window)
+    )
+
+
+def _shares(window: Window) -> tuple[Optional[float], Optional[float], Optional[float]]:
+    measured_ns = int(window.devices["measured_ns"].sum())
+    if not measured_ns:
+        return None, None, None
+    busy_ns, exposed_ns, idle_ns = (
+        int(window.devices[name].sum()) for name in ("busy_ns", "exposed_ns", "idle_ns")
+    )
+    return busy_ns / measured_ns, exposed_ns / measured_ns, idle_ns / measured_ns
 
 
 def _rank_row(
@@ -165,7 +179,7 @@ def _rank_row(
         )
     job = job_of(process)
     step = max(last.window.step if last else -1, state.step if state else -1)
-    busy, exposed, idle = _shares(last)
+    busy, exposed, idle = last.shares if last else (None, None, None)
     length_ns = last.window.end_ns - last.window.start_ns if last else None
     return RankRow(
         key=key,
@@ -176,8 +190,8 @@ def _rank_row(
         device=_known(process.device),
         state=str(state.state) if state else "",
         step=_known(step),
-        step_ns=step_time_ns(last) if last else None,
-        past=_against_past(last.step_times_ns) if last else None,
+        step_ns=last.step_ns if last else None,
+        past=last.past if last else None,
         busy=busy,
         exposed=exposed,
         idle=idle,
@@ -186,24 +200,6 @@ def _rank_row(
         window_s=length_ns / 1e9 if length_ns else None,
         verdict="",
     )
-
-
-def _shares(last: Optional[RankWindow]) -> tuple[Optional[float], ...]:
-    """Return the shares of busy, exposed and idle of what was measured, all devices together."""
-    devices = last.window.devices if last else ()
-    if last is None or not len(devices):
-        return None, None, None
-    measured_ns = int(last.window.devices["measured_ns"].sum())
-    if not measured_ns:
-        return None, None, None
-    names = ("busy_ns", "exposed_ns", "idle_ns")
-    return tuple(int(last.window.devices[name].sum()) / measured_ns for name in names)
-
-
-def _against_past(step_times_ns: Sequence[float]) -> Optional[float]:
-    if len(step_times_ns) <= FEWEST_WINDOWS:
-        return None
-    return step_times_ns[-1] / median(step_times_ns[:-1])
 
 
 def _blamed(found: Iterable[tuple[str, Verdict]]) -> dict[tuple[str, Optional[int]], str]:

@@ -6,6 +6,7 @@ each other: peers are the ranks of the same position.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
@@ -62,6 +63,7 @@ class JobTimes:
         same = np.flatnonzero(self.positions == self.positions[member]).tolist()
         return [other for other in same if other != member]
 
+    @functools.cached_property
     def own_work(self) -> dict[int, float]:
         """Return rank → own work against the peers, of those where it is known."""
         members = self.window.names.members

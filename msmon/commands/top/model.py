@@ -161,13 +161,18 @@ class JobAbstained:
 
 @dataclass(frozen=True)
 class RankWindow:
-    """The newest window of a process, and the step times of the ones before."""
+    """The newest window of a process, and what the ones before tell."""
 
     process: SeenRank
     session: str
     window: Window
-    step_times_ns: tuple[float, ...] = ()
+    step_times_ns: tuple[float, ...]
     """Mean step time of its windows in ns, the newest last; those without steps are left out."""
+    step_ns: Optional[float]
+    past: Optional[float]
+    """Step time against that of its earlier windows."""
+    shares: tuple[Optional[float], Optional[float], Optional[float]]
+    """Busy, exposed and idle, of what was measured on all of its devices."""
 
 
 @dataclass(frozen=True)

@@ -106,14 +106,12 @@ def _title(model: Model, view: View) -> Text:
     ranks = sum(job.ranks for job in model.jobs)
     monitored = sum(job.monitored for job in model.jobs)
     parts = [
-        moment if model.now_ns else "",
         _counted(model.daemons, "daemon"),
         _counted(len(model.jobs), "job"),
         f"{_counted(ranks, 'process', 'es')}, {monitored} monitored",
     ]
-    title = Text("msmon top  ", style="bold").append(
-        "  ".join(part for part in parts if part), style="not bold"
-    )
+    title = Text(moment if model.now_ns else "--:--:--").append("  msmon top", style="bold")
+    title.append("  " + "  ".join(parts))
     if view.marked:
         title.append(f"  {len(view.marked)} marked", style="cyan")
     if view.frozen:
