@@ -27,6 +27,10 @@ EXPLAINED = 0.3
 HOST_SHARE = 0.3
 """A late rank's host is slow if its device idled for at least this share of its lateness."""
 
+HOST_CHANCE = 0.02
+"""And if its lateness is chance with at most this probability. Idle time is weaker evidence than
+slow work: where some transfers are not recorded, a device seems to idle while it waits."""
+
 IDLE_SIGMAS = 5.0
 """And by so many times as much as the idle time of ranks usually differs."""
 
@@ -138,6 +142,7 @@ def _slow_host(facts: Facts, late: Late) -> Candidate | None:
     slower_calls = float(np.nan_to_num(facts.host.ratio[member])) - 1
     usual = typical_deviation(facts.host.ratio)
     calls_last = slower_calls >= max(LEAST_EFFECT, LEAST_EFFECT_SIGMAS * usual)
+    idles &= late.chance < HOST_CHANCE
     if not idles and not (calls_last and late.is_sure):
         return None
     evidence = [lateness_text(facts, late)]
