@@ -58,8 +58,8 @@ LAYOUTS = (
 NOISES = {"even": EVEN, "uneven": UNEVEN}
 
 BEGIN_WINDOW = 30
-WINDOWS = 90
-WINDOWS_OF = {"drift": 240}
+WINDOWS = 75
+WINDOWS_OF = {"drift": 200}
 SEEN_COST = 0.01
 """A fault that costs less of a step can't be seen in it."""
 

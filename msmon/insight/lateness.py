@@ -43,8 +43,9 @@ LEAST_STEP_SHARE = 0.002
 SURE = 1e-4
 """A member is surely late if chance gives it so many votes with at most this probability."""
 
-LIKELY = 0.05
-"""And likely late up to this one. That is enough where something else speaks against it."""
+LIKELY = 0.07
+"""And likely late up to this one: of two members, the same one four times. That is enough where
+something else speaks against it."""
 
 LEAST_SHARE = 0.5
 """Late is who has this share of the votes, or of the excess."""

@@ -37,7 +37,7 @@ def test_uneven_data_blames_nobody():
 
 
 def test_with_uneven_data_no_rank_is_blamed_by_chance():
-    told = told_of("healthy", ONE_GROUP, noise=UNEVEN, windows=100)
+    told = told_of("healthy", ONE_GROUP, noise=UNEVEN, windows=70)
     assert kinds_and_ranks(told) <= {(Fault.UNEVEN_DATA, ())}
 
 
