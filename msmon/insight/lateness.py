@@ -34,7 +34,7 @@ from msmon.records.batch import Column
 LEAST_GAP_NS = 200_000
 """A vote needs a gap of at least this, in a step."""
 
-LEAST_GAP_SHARE = 0.05
+LEAST_GAP_SHARE = 0.02
 """And of this share of the time that the group communicates in a step."""
 
 LEAST_STEP_SHARE = 0.002
