@@ -56,6 +56,9 @@ LEAST_STEPS = 3
 LEAST_EXCESS_SHARE = 0.01
 """Late is also only who costs at least this share of the time."""
 
+WEIGHTY = 0.3
+"""Votes whose gap is below this share of the third largest one do not count."""
+
 REMEMBERED = 16
 """Windows whose votes are remembered. Few collectives give few votes, so it may take long until
 they can't be chance."""
@@ -66,11 +69,12 @@ RECENT = 4
 VOTE_DTYPE = np.dtype(
     [
         ("group", "<u4"), ("member", "<u4"), ("step", "<i8"), ("size", "<u4"), ("late", "<u4"),
-        ("excess_ns", "<i8"), ("gain_ns", "<i8"),
+        ("gap_ns", "<i8"), ("excess_ns", "<i8"), ("gain_ns", "<i8"),
     ]
 )  # fmt: skip
 """One row per late member of a group in a step, in which ``late`` of ``size`` members were late.
-The excess is how much less it waited than the first of those that were not late. ``gain_ns`` is
+The gap divides those that were late from the others. The excess is how much less this one waited
+than the first of the others. ``gain_ns`` is
 what the job would gain without it: the same, but without the time for which the job waits for the
 same collective of another group anyway."""
 
@@ -115,12 +119,14 @@ def votes_of(window: JobWindow, matched: Matched) -> Votes:
     waits = lasted - np.repeat(lasted[first], size)
     wait_ns = float(waits.sum()) / max(1, len(window.times))
     pairs = _pairs(rows, waits, lasted)
-    late = _late_pairs(pairs, window.step_ns)
+    gap_ns = _gaps(pairs)
+    late = _late_pairs(pairs, gap_ns, window.step_ns)
     gain = np.bincount(pairs.of_row, _gains(matched, late[pairs.of_row]), len(pairs.wait_ns))
     votes = np.zeros(int(late.sum()), VOTE_DTYPE)
     for name in ("group", "member", "step"):
         votes[name] = rows[name][pairs.example[late]]
     votes["size"], votes["late"] = pairs.size[late], pairs.late[late]
+    votes["gap_ns"] = gap_ns[late]
     votes["excess_ns"] = (pairs.next_ns - pairs.wait_ns)[late]
     votes["gain_ns"] = gain[late]
     return Votes(votes, wait_ns, matched.left_out, duration_ns)
@@ -187,13 +193,20 @@ def _divided(wait_ns: Column, begins: Column, sizes: Column) -> tuple[Column, Co
     return late, wait_ns[begins + late]
 
 
-def _late_pairs(pairs: _Pairs, step_ns: float) -> Column:
+def _gaps(pairs: _Pairs) -> Column:
+    """Return the gap in the group and step of each pair, in ns."""
+    begins = np.flatnonzero(pairs.place == 0)
+    gaps = pairs.next_ns[begins] - pairs.wait_ns[begins + pairs.late[begins] - 1]
+    repeated: Column = np.repeat(gaps, pairs.size[begins])
+    return repeated
+
+
+def _late_pairs(pairs: _Pairs, gap_ns: Column, step_ns: float) -> Column:
     """Return which pairs get a vote: bool, in the order of the pairs."""
     begins = np.flatnonzero(pairs.place == 0)
-    last_of_late = np.repeat(pairs.wait_ns[begins + pairs.late[begins] - 1], pairs.size[begins])
     longest = np.repeat(np.maximum.reduceat(pairs.lasted_ns, begins), pairs.size[begins])
     limit = np.maximum(max(LEAST_GAP_NS, LEAST_STEP_SHARE * step_ns), LEAST_GAP_SHARE * longest)
-    voting: Column = (pairs.place < pairs.late) & (pairs.next_ns - last_of_late >= limit)
+    voting: Column = (pairs.place < pairs.late) & (gap_ns >= limit)
     return voting
 
 
@@ -260,8 +273,30 @@ def _excess_in(late: Late, window: Votes) -> float:
     return float(votes["excess_ns"][mine].sum())
 
 
+def _weighty(votes: Column) -> Column:
+    """Return the votes without those whose gap is small beside the largest ones of the group.
+
+    Somebody is last by a little in each step, and a real lateness must not drown in that. The
+    largest gaps of all may be hiccups, so it is the third one that counts.
+    """
+    if not len(votes):
+        return votes
+    order = np.lexsort((votes["step"], -votes["gap_ns"], votes["group"]))
+    votes = votes.take(order)
+    new_group = np.append(True, votes["group"][1:] != votes["group"][:-1])
+    new_step = new_group | np.append(True, votes["step"][1:] != votes["step"][:-1])
+    step = np.cumsum(new_step) - 1
+    group = np.cumsum(new_group) - 1
+    place = step - step[new_group][group]
+    compared = np.zeros(int(group[-1]) + 1, np.int64)
+    at_place = place == LEAST_STEPS - 1
+    compared[group[at_place]] = votes["gap_ns"][at_place]
+    weighty: Column = votes[votes["gap_ns"] >= WEIGHTY * compared[group]]
+    return weighty
+
+
 def _late_in(windows: Sequence[Votes]) -> list[Late]:
-    votes = np.concatenate([window.votes for window in windows])
+    votes = _weighty(np.concatenate([window.votes for window in windows]))
     duration_ns = sum(window.duration_ns for window in windows)
     if not len(votes) or not duration_ns:
         return []
