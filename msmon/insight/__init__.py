@@ -8,8 +8,9 @@ with the data. So the same code judges a live job, a recorded one and a simulate
 ``positions``       which ranks do the same work, and may be compared
 ``own_work``        how long a rank needs for its own work, against its peers
 ``matching``        which rows of different ranks are the same collective
-``lateness``        who comes last to a collective, so that the others wait, and what that costs
-``links``           which group needs longer for the same collective
+``votes``           who comes last to the collectives of a step, so that the others wait
+``lateness``        who is late, step after step, and what that costs the job
+``links``           how long groups need for their collectives, and which one needs longer
 ``baselines``       what is normal for a series, and when it has changed
 ``hysteresis``      when a finding begins and when it is over
 ``rank_history``    which ranks need longer than their peers, or than they did before

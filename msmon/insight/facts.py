@@ -9,10 +9,11 @@ import numpy as np
 
 from msmon.insight.baselines import MAD_TO_SIGMA
 from msmon.insight.job import JobWindow, Member
-from msmon.insight.lateness import Late, Votes
+from msmon.insight.lateness import Late
 from msmon.insight.matching import Matched
 from msmon.insight.own_work import OwnWork, Work, median_of_others
 from msmon.insight.verdict import Fault
+from msmon.insight.votes import Votes
 from msmon.records.batch import Column
 
 LEAST_IDLE_SHARE = 0.001

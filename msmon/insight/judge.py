@@ -15,7 +15,7 @@ import numpy as np
 from msmon.insight.facts import Candidate, Facts, Key
 from msmon.insight.hysteresis import Finding
 from msmon.insight.job import JobWindow
-from msmon.insight.lateness import REMEMBERED, Votes, late_members, votes_of
+from msmon.insight.lateness import REMEMBERED, late_members
 from msmon.insight.matching import matched_collectives
 from msmon.insight.own_work import between_positions, own_work, work_of
 from msmon.insight.positions import positions_of, same_position_groups
@@ -25,6 +25,7 @@ from msmon.insight.rules.ranks import rank_faults
 from msmon.insight.rules.stages import stage_faults
 from msmon.insight.rules.whole_job import WholeJob, uneven_data
 from msmon.insight.verdict import Abstained, Fault, Judgement, Verdict
+from msmon.insight.votes import Votes, votes_of
 from msmon.insight.wording import cost_text, since_text, trace_command
 
 REMEMBERED_WINDOWS = 4096
