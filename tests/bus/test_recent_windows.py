@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import numpy as np
@@ -11,8 +12,9 @@ from msmon.bus.client import Client
 from msmon.bus.messages import Selection, SessionNote, WindowReport, WindowsRequest
 from msmon.bus.recent_windows import Page, RecentReader, SeenNote
 from msmon.errors import CommandRefused
+from msmon.records.kinds import ActivityKind
 from msmon.records.window_frames import frames_of
-from msmon.records.windows import OPERATOR_DTYPE, Window
+from msmon.records.windows import OPERATOR_DTYPE, Window, operator_rows
 
 SESSION = "5" * 32
 
@@ -55,6 +57,24 @@ def test_windows_and_notes_come_as_they_were_sent(daemon, agent):
         assert not reader.read(client).items
     with Client(daemon.endpoint()) as client:
         assert not RecentReader(Selection(ranks=[4])).read(client).items
+
+
+def test_a_window_of_an_agent_of_protocol_1_1_comes_with_the_fields_that_it_lacks(daemon, agent):
+    daemon.start()
+    one = agent(11)
+    one.open_session(SESSION)
+    kernel = struct.pack("<IqIIQQQQ", 2, 5, 1, 0, 2, 30, 10, 20)
+    buckets = struct.pack("<IHQ", 0, 8211, 1) + struct.pack("<IHQ", 0, 8218, 1)
+    one.send(WindowReport(SESSION, 2, 0, 10, 20, 7), (kernel, buckets, b"\0MatMul"))
+    with Client(daemon.endpoint()) as client:
+        (seen,) = read_until(RecentReader(), client, 1).items
+    (row,) = operator_rows(seen.window)
+    assert (row.kind, row.device_id, row.name) == (ActivityKind.Kernel, 5, "MatMul")
+    assert (row.count, row.total_ns, row.min_ns, row.max_ns) == (2, 30, 10, 20)
+    assert (row.domain, row.size_class) == ("", 0)
+    assert (seen.window.step, seen.window.steps, seen.window.digest_step) == (7, 0, -1)
+    assert (len(seen.window.devices), len(seen.window.collectives)) == (0, 0)
+    assert len(seen.window.buckets) == 2
 
 
 def test_frames_that_do_not_fit_are_counted_and_the_rest_comes(daemon, agent):
