@@ -42,6 +42,7 @@ from msmon.daemon.registry import Registry
 from msmon.daemon.standing.commands import StandingCommands
 from msmon.daemon.standing.following import Follower
 from msmon.daemon.standing.orders import Orders
+from msmon.daemon.standing.standings import Standings
 from msmon.daemon.standing.store import OrderStore
 from msmon.daemon.streams.streams import Streams
 from msmon.daemon.timing import Timing
@@ -111,11 +112,14 @@ class Broker:
             registry, self._streams, self._outputs, self._approvals, commander, facts.host
         )
         tracing = Tracing(registry, commander, facts.host)
+        standings = Standings(self._orders, registry)
         follower = Follower(
-            self._orders, registry, monitoring, timing.heartbeat_s, self._audit.note
+            self._orders, standings, registry, monitoring, timing.heartbeat_s, self._audit.note
         )
         self._follower = follower
-        standing = StandingCommands(self._orders, self._store, follower, monitoring, registry)
+        standing = StandingCommands(
+            self._orders, self._store, standings, follower, monitoring, registry
+        )
         welcome = Welcome(__version__, facts.host, facts.pid, self._timing.heartbeat_s)
         self._agents = Agents(registry, self._streams, commander, welcome, self._transport.send)
         self._questions = Questions(
@@ -123,7 +127,7 @@ class Broker:
             self._streams,
             self._outputs,
             self._recent,
-            follower,
+            standings,
             standing,
             facts,
             self._refusals,

@@ -22,7 +22,7 @@ from msmon.daemon.registry import Registry
 from msmon.daemon.rows import output_row, status_row
 from msmon.daemon.selection import Chooser, select, unknown_text
 from msmon.daemon.standing.commands import StandingCommands
-from msmon.daemon.standing.following import Follower
+from msmon.daemon.standing.standings import Standings
 from msmon.daemon.streams.streams import Streams
 
 
@@ -49,7 +49,7 @@ class Questions:
         streams: Streams,
         outputs: Outputs,
         recent: RecentWindows,
-        follower: Follower,
+        standings: Standings,
         standing: StandingCommands,
         facts: DaemonFacts,
         refused: Callable[[], tuple[int, int]],
@@ -58,7 +58,7 @@ class Questions:
         self._streams = streams
         self._outputs = outputs
         self._recent = recent
-        self._follower = follower
+        self._standings = standings
         self._standing = standing
         self._facts = facts
         self._refused = refused
@@ -79,7 +79,7 @@ class Questions:
     def _row(self, process: Process, peer: Peer, now_s: float) -> StatusRow:
         trainers = self._registry.trainers(process)
         row = status_row(process, peer, self._streams, self._outputs, now_s, trainers)
-        told = self._follower.told(process)
+        told = self._standings.told(process)
         if not told.name or not peer.may_command(process.peer):
             return row
         return dataclasses.replace(row, order=told.name, order_problem=told.problem or None)

@@ -26,6 +26,7 @@ from msmon.daemon.standing.order import (
     selection_text,
 )
 from msmon.daemon.standing.orders import Orders, StopEffect
+from msmon.daemon.standing.standings import Standings
 from msmon.daemon.standing.store import OrderStore
 from msmon.errors import CommandRefused, MsmonError, UsageError
 
@@ -37,12 +38,14 @@ class StandingCommands:
         self,
         orders: Orders,
         store: OrderStore,
+        standings: Standings,
         follower: Follower,
         monitoring: Monitoring,
         registry: Registry,
     ) -> None:
         self._orders = orders
         self._store = store
+        self._standings = standings
         self._follower = follower
         self._monitoring = monitoring
         self._registry = registry
@@ -116,7 +119,7 @@ class StandingCommands:
 
         def of_commands(order: StandingOrder) -> list[bool]:
             return [
-                self._follower.has_own_session(process)
+                self._standings.has_own_session(process)
                 for process in stopped
                 if self._orders.holds_for(order, process)
             ]
@@ -136,7 +139,7 @@ class StandingCommands:
             raise UsageError("--name ends an order for all its processes", "select none")
         await self._monitoring.checked(request, peer)
         order = self._named(request.name, peer)
-        processes = self._follower.followers(order)
+        processes = self._standings.followers(order)
         self._orders.end(order)
         text = _effect_text(StopEffect([order]), request.selection, await self._save([order]))
         deadline_s = time.monotonic() + _limit_s(request)
@@ -197,10 +200,10 @@ class StandingCommands:
         return "; ".join(problems)
 
     def _row(self, order: StandingOrder) -> OrderRow:
-        following = len(self._follower.followers(order))
+        following = len(self._standings.followers(order))
         told = [
-            self._follower.told(process)
-            for process in self._registry.live()
+            self._standings.told(process)
+            for process in self._registry.present()
             if self._orders.holds_for(order, process)
         ]
         waiting = sum(item.name == order.name and item.problem != "" for item in told)

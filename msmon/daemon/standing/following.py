@@ -7,19 +7,19 @@ import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 
-from msmon.bus.messages import MonitorRequest, Reply, Status
+from msmon.bus.messages import MonitorRequest, Reply
 from msmon.bus.rows import AnswerRow, outcome_of
-from msmon.bus.words import MonitorAction, ProcessState, TraceState
+from msmon.bus.words import MonitorAction
 from msmon.daemon.access.authentication import Peer
 from msmon.daemon.commands.command_base import Order
 from msmon.daemon.commands.monitoring import Monitoring
-from msmon.daemon.process import Life, Process
+from msmon.daemon.process import Process
 from msmon.daemon.registry import Registry
 from msmon.daemon.rows import identity
 from msmon.daemon.standing.order import StandingOrder
 from msmon.daemon.standing.orders import Orders
+from msmon.daemon.standing.standings import FOR_A_TRACE, Standings
 from msmon.errors import MsmonError
 
 TIMEOUT_S = 10.0
@@ -31,43 +31,10 @@ RETRY_HEARTBEATS = 30
 STRAY_HEARTBEATS = 5
 """Heartbeats that a stop may take to reach a process and to be told of by its status."""
 
-OWN_SESSION = "left alone: a command of its own monitors it; the order takes over when that ends"
-FOR_A_TRACE = "the order waits for the trace in this process"
-CARRIER = "an order can't hold for ranks without an agent: start monitoring there by hand"
-
 _log = logging.getLogger(__name__)
 
 Note = Callable[[Peer, MonitorRequest, Reply], None]
 """Writes a line of the audit log."""
-
-
-@dataclass
-class _Following:
-    """How a process follows. Written by ``Follower`` only."""
-
-    agent_id: str
-    """Which agent it was tried with; another one is another program in the process."""
-    order: StandingOrder | None = None
-    looked_up: object = None
-    """For what orders and what process ``order`` was found."""
-    busy: bool = False
-    """A start is under way."""
-    tried_s: float = -math.inf
-    stray_s: float = -math.inf
-    """Since when, or since which attempt to stop it, its session is of an order that holds no more;
-    minus infinity: it is not."""
-    session_id: str = ""
-    """The session that the last start began, as the daemon calls it."""
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a status tells of a process: the order that its session comes from, or that waits."""
-
-    name: str = ""
-    problem: str = ""
-    """Why it does not follow; empty if it does."""
 
 
 class Follower:
@@ -80,18 +47,19 @@ class Follower:
     def __init__(
         self,
         orders: Orders,
+        standings: Standings,
         registry: Registry,
         monitoring: Monitoring,
         heartbeat_s: float,
         note: Note,
     ) -> None:
         self._orders = orders
+        self._standings = standings
         self._registry = registry
         self._monitoring = monitoring
         self._retry_s = RETRY_HEARTBEATS * heartbeat_s
         self._stray_after_s = STRAY_HEARTBEATS * heartbeat_s
         self._note = note
-        self._known: dict[str, _Following] = {}
         self._tasks: set[asyncio.Task[list[AnswerRow]]] = set()
 
     def check(self, now_s: float) -> None:
@@ -104,7 +72,7 @@ class Follower:
         stray = []
         present = self._registry.present()
         for process in present:
-            order = self.order_of(process)
+            order = self._standings.order_of(process)
             if order is not None and self._is_due(process, now_s):
                 due.setdefault(order.key, []).append(process)
             elif self._is_stray(process, order, now_s):
@@ -115,9 +83,7 @@ class Follower:
                 self._begin(order, processes)
         if stray:
             self._run(self._stop(stray))
-        if len(self._known) > len(present):
-            keys = {process.key for process in present}
-            self._known = {key: item for key, item in self._known.items() if key in keys}
+        self._standings.keep_only(present)
 
     async def start_now(self, order: StandingOrder, timeout_s: float) -> list[AnswerRow]:
         """Have all processes follow an order that was just given; return a row for each.
@@ -128,9 +94,9 @@ class Follower:
         to_start = []
         peer = self._orders.peer_of(order)
         for process in self._registry.live():
-            if not self._holds(order, process) or self._only_waits(process):
+            if not self._holds(order, process) or self._standings.only_waits(process):
                 continue
-            reason = self._reason_to_wait(process)
+            reason = self._standings.reason_to_wait(process)
             if not reason:
                 to_start.append(process)
             elif peer.may_command(process.peer):
@@ -138,110 +104,19 @@ class Follower:
         started = await self._begin(order, to_start, timeout_s, True) if to_start else []
         return [*started, *rows]
 
-    def order_of(self, process: Process) -> StandingOrder | None:
-        """Return the order that holds for a process."""
-        following = self._following(process)
-        looked_up = (self._orders.version, process.info)
-        if following.looked_up != looked_up:
-            following.looked_up = looked_up
-            order = self._orders.of_process(process)
-            if order is None or following.order is None or order.key != following.order.key:
-                following.tried_s, following.problem = -math.inf, ""
-            following.order = order
-        return following.order
-
-    def has_own_session(self, process: Process) -> bool:
-        """Whether a session runs in a process that is none of the order that holds for it."""
-        status, order = process.status, self.order_of(process)
-        if status is None or status.settings is None:
-            return False
-        return order is None or self._session_order(process, status) != order.name
-
-    def followers(self, order: StandingOrder) -> list[Process]:
-        """Return the live processes in which a session of an order runs."""
-        return [
-            process
-            for process in self._registry.live()
-            if (status := process.status) is not None
-            and status.settings is not None
-            and self._session_order(process, status) == order.name
-            and self._orders.holds_for(order, process)
-        ]
-
-    def told(self, process: Process) -> Told:
-        """Return what a status tells of a process."""
-        status = process.status
-        if not process.is_there:
-            return Told()
-        if status is not None and status.settings is not None:
-            running = self._session_order(process, status)
-            if running:
-                return Told(running)
-        order = self.order_of(process)
-        if order is None or self._only_waits(process):
-            return Told()
-        reason = self._reason_to_wait(process) or self._following(process).problem
-        return Told(order.name, reason)
-
     def cancel(self) -> None:
         """Give up what is in progress: the daemon stops."""
         for task in self._tasks:
             task.cancel()
 
-    def _following(self, process: Process) -> _Following:
-        following = self._known.get(process.key)
-        if following is None or following.agent_id != process.agent_id:
-            following = self._known[process.key] = _Following(process.agent_id)
-        return following
-
-    def _session_order(self, process: Process, status: Status) -> str:
-        """Return the name of the order that the running session comes from; empty: of none.
-
-        An agent of an older version doesn't say it. Its session is that of the order if the order
-        began it, or if its settings are those of the order: then the daemon was restarted.
-        """
-        assert status.settings is not None
-        if status.settings.order:
-            return status.settings.order
-        if process.names_orders:
-            return ""
-        order = self.order_of(process)
-        if order is None:
-            return ""
-        began = self._following(process).session_id
-        if process.session_id == began or status.settings.with_kinds() == order.settings:
-            return order.name
-        return ""
-
-    def _only_waits(self, process: Process) -> bool:
-        return bool(self._registry.trainers(process))
-
-    def _reason_to_wait(self, process: Process) -> str:
-        """Return why monitoring must not be started in a process now; empty if it may."""
-        status = process.status or Status(ProcessState.UNKNOWN)
-        if process.carrier:
-            return CARRIER
-        if status.settings is not None:
-            return OWN_SESSION if self.has_own_session(process) else "it follows already"
-        if status.trace is not None and status.trace.state in (
-            TraceState.READY,
-            TraceState.RUNNING,
-        ):
-            return FOR_A_TRACE
-        if process.life is Life.SILENT:
-            return "it says nothing at the moment"
-        if status.state not in (ProcessState.IDLE, ProcessState.FAILED):
-            return f"its state is {status.state}"
-        return ""
-
     def _is_due(self, process: Process, now_s: float) -> bool:
-        following = self._following(process)
-        reason = self._reason_to_wait(process)
+        following = self._standings.following(process)
+        reason = self._standings.reason_to_wait(process)
         if reason == FOR_A_TRACE:
             following.tried_s = -math.inf  # what it may have refused for is over then
         if reason or following.busy or now_s - following.tried_s < self._retry_s:
             return False
-        return not self._only_waits(process)
+        return not self._standings.only_waits(process)
 
     def _begin(
         self,
@@ -252,7 +127,7 @@ class Follower:
     ) -> asyncio.Task[list[AnswerRow]]:
         now_s = time.monotonic()
         for process in processes:
-            following = self._following(process)
+            following = self._standings.following(process)
             following.busy, following.tried_s = True, now_s
         return self._run(self._start(order, processes, timeout_s, raising))
 
@@ -267,7 +142,7 @@ class Follower:
 
         A stop that is under way has its time first.
         """
-        following, status = self._following(process), process.status
+        following, status = self._standings.following(process), process.status
         comes_from = status.settings.order if status is not None and status.settings else None
         if not comes_from or (order is not None and order.name == comes_from):
             following.stray_s = -math.inf
@@ -327,7 +202,7 @@ class Follower:
             ]
         finally:
             for process in processes:
-                self._following(process).busy = False
+                self._standings.following(process).busy = False
         for process, row in zip(processes, rows):
             self._take(order, process, row)
         if any(row.ok for row in rows) and not raising:  # else its command has a line of its own
@@ -336,11 +211,11 @@ class Follower:
 
     def _holds(self, order: StandingOrder, process: Process) -> bool:
         """Whether an order still holds for a process: a stop may have come meanwhile."""
-        now = self.order_of(process)
+        now = self._standings.order_of(process)
         return now is not None and now.key == order.key
 
     def _take(self, order: StandingOrder, process: Process, row: AnswerRow) -> None:
-        following = self._following(process)
+        following = self._standings.following(process)
         if row.ok:
             following.session_id, following.problem = row.session_id or "", ""
             return

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 
 import pytest
-from fixtures.rows import status_row
+from fixtures.rows import daemon_row, status_row
 from rich.console import Console, Group
 
+from msmon.bus.rows import OrderRow
 from msmon.commands.status.process_table import (
     age_text,
+    daemon_lines,
     details,
     dropped_text,
     format_ranks,
@@ -194,3 +196,41 @@ def test_settings_are_written_as_the_options_that_ask_for_them():
 
 def test_ranks_are_written_as_the_option_reads_them():
     assert format_ranks([0, 1, 2, 3, 7, 9, 10]) == "0-3,7,9-10"
+
+
+def order_row(**changes) -> OrderRow:
+    fields = {
+        "name": "always",
+        "owner": "uid 0",
+        "selection": "--rank 0-7",
+        "options": "--kind Kernel",
+        "given_ns": 5,
+        "following": 0,
+        "waiting": 0,
+    }
+    return OrderRow(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "order always: --rank 0-7: --kind Kernel: no process yet"),
+        ({"following": 1}, "order always: --rank 0-7: --kind Kernel: 1 process follows"),
+        (
+            {"following": 2, "waiting": 1, "left_alone": ["--rank 3"], "file": "/etc/d.toml"},
+            "order always: --rank 0-7: --kind Kernel: 2 processes follow; it leaves alone "
+            "--rank 3; given by /etc/d.toml; 1 can't or need not, see below",
+        ),
+    ],
+)
+def test_a_standing_order_has_a_line_with_or_without_processes(changes, line):
+    (_, shown) = daemon_lines(daemon_row(host="node", pid=1, orders=[order_row(**changes)]))
+    assert shown.plain == line
+
+
+def test_a_process_tells_its_order_or_why_it_does_not_follow():
+    text = "\n".join(line.plain for line in notes([row(0, order="night")]))
+    assert "(order night)" in text
+    waiting = row(0, order="night", order_problem="no CANN", settings=None, state="idle")
+    assert "order night: no CANN" in "\n".join(line.plain for line in notes([waiting]))
+    assert ["order", "night"] in [line.plain.split() for line in details(waiting)]
