@@ -25,4 +25,5 @@ def test_the_window_of_a_killed_rank_is_closed_with_what_it_held(job: Job) -> No
     lines = wait_for(lambda: metrics.read_text().splitlines(), "the window of the killed rank")
     rows = [json.loads(line) for line in lines]
     assert {row["window"] for row in rows} == {0}
-    assert sum(row["count"] for row in rows) > kept / 3
+    assert sum(row["count"] for row in rows if row["kind"] == "Kernel") > kept / 3
+    assert [row["count"] > 0 for row in rows if row["kind"] == "steps"] == [True]
