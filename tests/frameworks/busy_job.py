@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed
+import without_compiler
 from torch.utils.data import DataLoader, TensorDataset
 
 FORKING = "import os, time\nos.fork()\ntime.sleep(600)\n"
@@ -27,6 +28,8 @@ def nap(_: int) -> None:
 
 
 def main() -> None:
+    if "alone" in sys.argv:
+        without_compiler.install()
     torch.distributed.init_process_group("gloo")
     others = contextlib.nullcontext() if "alone" in sys.argv else company()
     with others:
@@ -37,10 +40,10 @@ def main() -> None:
 
 @contextlib.contextmanager
 def company() -> Iterator[None]:
-    """Start a child that forks, and a pool of spawned processes."""
+    """Start a child that forks, and a pool with a spawned process."""
     child = subprocess.Popen([sys.executable, "-c", FORKING], start_new_session=True)
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        naps = pool.map_async(nap, range(4))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        naps = pool.map_async(nap, range(2))
         yield
         naps.wait()
     os.killpg(child.pid, 9)

@@ -14,6 +14,7 @@ import time
 
 import torch
 import torch_npu_sources
+import without_compiler
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
         from msmon.agent import autostart
 
         autostart.start()
+    without_compiler.install()
     profile = torch_npu_sources.start(sources, memory_name)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
