@@ -106,11 +106,6 @@ class JobNames:
         """Return the place of an operator."""
         return _place_of((name, on_host), self._operators, self.operators)
 
-    def operator_places(self, operators: list[tuple[str, bool]]) -> list[int]:
-        """Return the places of several operators; each is (name, whether it runs on the host)."""
-        known = [self._operators.get(operator, -1) for operator in operators]
-        return known if -1 not in known else [self.operator(*operator) for operator in operators]
-
     def group(self, name: str) -> int:
         """Return the place of a group."""
         return _place_of(name, self._groups, self.groups)

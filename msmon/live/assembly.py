@@ -33,6 +33,8 @@ from msmon.records.batch import join_columns
 from msmon.records.windows import Window
 
 LEAST_SLOT_NS = 10_000_000_000
+"""Shorter windows are put together: some ten steps are needed to tell a rank from its noise."""
+
 LONGER = 1.02
 """A slot is so much longer than the windows, which are not all of one length."""
 
@@ -74,10 +76,10 @@ class JobAssembly:
     its rank.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_slot_ns: int = LEAST_SLOT_NS) -> None:
         self.names = JobNames()
         self._ranks: dict[int, _Rank] = {}
-        self._slot_ns = LEAST_SLOT_NS
+        self._least_slot_ns = self._slot_ns = least_slot_ns
         self._next_ns = 0
         """Begin of the slot that is given out next; 0 before the first window."""
         self.doubled: set[int] = set()
@@ -114,7 +116,8 @@ class JobAssembly:
             window = self._slot(self._next_ns)
             self._next_ns += self._slot_ns
             lengths = [min(rank.lengths_ns) for rank in self._ranks.values()]
-            self._slot_ns = max(LEAST_SLOT_NS, *(round(LONGER * length) for length in lengths), 0)
+            longest_ns = max((round(LONGER * length) for length in lengths), default=0)
+            self._slot_ns = max(self._least_slot_ns, longest_ns)
             if window is not None:
                 yield window
             else:

@@ -26,7 +26,8 @@ members of its group have."""
 MOST_STEPS = 64
 """Steps that wait for ranks; of more the oldest ones are left out."""
 
-UNKNOWN_STEP = -1
+UNKNOWN_STEP = 0
+"""Moment of collectives from an agent that tells none."""
 
 
 @dataclass
@@ -44,6 +45,7 @@ class StepCollectives:
 
     def __init__(self) -> None:
         self._steps: dict[int, _Step] = {}
+        """By the moment that stands for the step on all ranks."""
         self._newest: dict[int, int] = {}
         """Member → the newest step that it has told of."""
         self._groups: dict[int, GroupAlignment] = {}

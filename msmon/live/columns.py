@@ -27,11 +27,8 @@ CALL_DTYPE = np.dtype(
         ("end_ns", "<i8"),
     ]
 )
-"""One row per collective of a rank. ``number`` counts those of the group since the session began;
-the times are wall clock."""
-
-_IS_API = np.isin(np.arange(max(ActivityKind) + 1), [int(kind) for kind in API_KINDS])
-"""By the number of a kind."""
+"""One row per collective of a rank. The step is the moment that stands for it; ``number`` counts
+those of the group since the session began; the times are wall clock."""
 
 SIZE_CLASSES = 64
 """Size classes are below this."""
@@ -64,21 +61,18 @@ def rank_rows(windows: Sequence[Window], names: JobNames, member: int) -> RankRo
 def _work(window: Window, names: JobNames, member: int) -> Column:
     operators = window.operators
     on_device = operators["kind"] == int(ActivityKind.Kernel)
-    on_host = _IS_API[operators["kind"]]
+    on_host = np.isin(operators["kind"], [int(kind) for kind in API_KINDS])
     median, spread = typical_ns(window)
-    chosen = np.flatnonzero((on_device | on_host) & ~_is_other(window, operators))
-    called = [window.names[name] for name in operators["name"][chosen].tolist()]
-    places = names.operator_places(list(zip(called, on_host[chosen].tolist())))
-    place = np.array(places, np.int64)
+    chosen = np.flatnonzero(on_device | on_host)
+    chosen = chosen[[window.names[name] != OTHER_NAME for name in operators["name"][chosen]]]
+    place = np.array(
+        [
+            names.operator(window.names[name], host)
+            for name, host in zip(operators["name"][chosen].tolist(), on_host[chosen].tolist())
+        ],
+        np.int64,
+    )
     return _summed(place, operators[chosen], median[chosen], spread[chosen], member)
-
-
-def _is_other(window: Window, operators: Column) -> Column:
-    """Return which rows stand for the operators that found no room of their own."""
-    if OTHER_NAME not in window.names:
-        return np.zeros(len(operators), bool)
-    other: Column = operators["name"] == window.names.index(OTHER_NAME)
-    return other
 
 
 def _summed(
@@ -103,16 +97,16 @@ def _traffic(window: Window, names: JobNames, member: int) -> Column:
     if not (operators["kind"] == kind).any():
         kind = int(ActivityKind.Hccl)
     rows = operators[operators["kind"] == kind]
-    rows = rows[~_is_other(window, rows)]
+    rows = rows[[window.names[name] != OTHER_NAME for name in rows["name"]]]
     group = [names.group(window.names[domain]) for domain in rows["domain"].tolist()]
     operation = [names.operation(window.names[name]) for name in rows["name"].tolist()]
-    width = len(names.operations) + 1
-    keys = np.array(group, np.int64) * width + np.array(operation, np.int64)
-    found, place = np.unique(keys, return_inverse=True)
+    keys = np.stack([np.array(group, np.int64), np.array(operation, np.int64)], axis=1)
+    found, place = np.unique(keys, axis=0, return_inverse=True)
     traffic = np.zeros(len(found), TRAFFIC_DTYPE)
     if len(found):
+        place = place.reshape(-1)
         traffic["member"] = member
-        traffic["group"], traffic["operation"] = found // width, found % width
+        traffic["group"], traffic["operation"] = found[:, 0], found[:, 1]
         traffic["count"] = np.bincount(place, rows["count"].astype(np.float64))
         traffic["total_ns"] = np.bincount(place, rows["total_ns"].astype(np.float64))
     return traffic
@@ -148,7 +142,7 @@ def _calls(window: Window, names: JobNames) -> Column:
         table[used] = [place_of(window.names[text]) for text in used.tolist()]
         calls[name] = table[rows[name]]
     calls["size_class"] = np.minimum(rows["size_class"], SIZE_CLASSES - 1)
-    calls["step"] = window.digest_step
+    calls["step"] = window.digest_ns
     calls["number"] = rows["number"]
     calls["start_ns"] = window.start_ns + rows["start_us"].astype(np.int64) * 1000
     calls["end_ns"] = calls["start_ns"] + rows["lasted_ns"].astype(np.int64)

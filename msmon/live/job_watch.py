@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msmon.insight.job import JobNames, JobWindow
 from msmon.insight.judge import Judge
 from msmon.insight.verdict import Abstained, Judgement, Verdict
-from msmon.live.assembly import JobAssembly
+from msmon.live.assembly import LEAST_SLOT_NS, JobAssembly
 from msmon.live.seen import SeenWindow
 from msmon.vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ class VerdictEvent:
 class JobWatch:
     """Judges a job while its windows come. Belongs to one thread."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, least_slot_ns: int = LEAST_SLOT_NS) -> None:
         self.job = job
         self.latest: JobWindow | None = None
         """The window that was judged last."""
@@ -56,7 +56,7 @@ class JobWatch:
         self.ended: deque[Verdict] = deque(maxlen=ENDED_KEPT)
         self.windows = 0
         """How many were judged."""
-        self._assembly = JobAssembly()
+        self._assembly = JobAssembly(least_slot_ns)
         self._judge = Judge()
         self._names: JobNames = self._assembly.names
         self._told: dict[object, _Told] = {}

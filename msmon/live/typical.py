@@ -34,28 +34,26 @@ def typical_ns(window: Window) -> tuple[Column, Column]:
     spread = np.zeros(len(operators))
     if not len(buckets):
         return typical, spread
-    filled = _in_order(buckets)
-    owner = filled["operator"].astype(np.int64)
-    bucket = filled["bucket"].astype(np.int64)
-    count = filled["count"].astype(np.float64)
+    order = np.lexsort((buckets["bucket"], buckets["operator"]))
+    owner = buckets["operator"][order].astype(np.int64)
+    bucket = buckets["bucket"][order].astype(np.int64)
+    count = buckets["count"][order].astype(np.float64)
     low, high = _edges_ns(bucket)
     low = np.maximum(low, operators["min_ns"][owner].astype(np.float64))
     high = np.maximum(low, np.minimum(high, operators["max_ns"][owner].astype(np.float64)))
-    first = np.flatnonzero(np.diff(owner, prepend=-1))
-    known = owner[first]
+    known, first = np.unique(owner, return_index=True)
     until = np.cumsum(count)
     before = (until - count)[first]
-    last = np.append(first[1:], len(owner)) - 1
-    total = until[last] - before
+    total = np.add.reduceat(count, first)
 
     def quantile(share: float) -> tuple[Column, Column]:
         target = before + share * total
-        place = np.minimum(np.searchsorted(until, target), last)
+        place = np.minimum(np.searchsorted(until, target), np.append(first[1:], len(owner)) - 1)
         part = np.clip((target - (until - count)[place]) / count[place], 0.0, 1.0)
         return low[place] + (high - low)[place] * part, place
 
     median, middle = quantile(0.5)
-    row = np.repeat(np.arange(len(known)), last - first + 1)
+    row = np.repeat(np.arange(len(known)), np.diff(np.append(first, len(owner))))
     is_near = np.abs(bucket - bucket[middle][row]) <= NEAR
     others_ns = np.bincount(row, np.where(is_near, 0.0, count * (low + high) / 2))
     near = np.bincount(row, np.where(is_near, count, 0.0))
@@ -68,15 +66,6 @@ def typical_ns(window: Window) -> tuple[Column, Column]:
     quarter = quantile(0.75)[0] - quantile(0.25)[0]
     spread[known] = quarter / np.maximum(median, 1.0)
     return typical, spread
-
-
-def _in_order(buckets: Column) -> Column:
-    """Return the rows by operator and bucket; a window has them so, unless somebody forged it."""
-    operator, bucket = buckets["operator"], buckets["bucket"]
-    later = operator[1:] > operator[:-1]
-    if (later | ((operator[1:] == operator[:-1]) & (bucket[1:] > bucket[:-1]))).all():
-        return buckets
-    return buckets[np.lexsort((bucket, operator))]
 
 
 def _edges_ns(bucket: Column) -> tuple[Column, Column]:

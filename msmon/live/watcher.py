@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msmon.live.assembly import LEAST_SLOT_NS
 from msmon.live.job_watch import JobWatch, VerdictEvent
 from msmon.live.seen import SeenRank, SeenWindow
 
@@ -12,9 +13,10 @@ MOST_JOBS = 1000
 
 
 class Watcher:
-    """Belongs to one thread."""
+    """Belongs to one thread. Windows shorter than ``least_slot_ns`` are put together."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_slot_ns: int = LEAST_SLOT_NS) -> None:
+        self._least_slot_ns = least_slot_ns
         self.jobs: dict[str, JobWatch] = {}
         """By job; the one that has told something last is the last one."""
 
@@ -23,7 +25,7 @@ class Watcher:
         touched: dict[str, JobWatch] = {}
         for seen in windows:
             job = job_of(seen.process)
-            watch = self.jobs.pop(job, None) or JobWatch(job)
+            watch = self.jobs.pop(job, None) or JobWatch(job, self._least_slot_ns)
             self.jobs[job] = touched[job] = watch
             watch.add(seen)
         while len(self.jobs) > MOST_JOBS:

@@ -41,6 +41,8 @@ class WindowHeader:
     step_max_ns: Count = 0
     digest_step: int = -1
     """The step that the collectives of the window belong to; -1: steps are unknown."""
+    digest_ns: Nanoseconds = 0
+    """A moment in that step, the same on all ranks; 0 where there are no collectives."""
 
     def header_fields(self) -> dict[str, Any]:
         """Return the fields of the header alone, by name."""

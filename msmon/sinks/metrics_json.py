@@ -25,7 +25,7 @@ from msmon.sinks.base import SessionOutput, Sink
 from msmon.sinks.regular_files import open_regular
 
 _WHOLE_WINDOW = {
-    *("received", "kept", "untimed", "overflow_names", "digest_step"),
+    *("received", "kept", "untimed", "overflow_names", "digest_step", "digest_ns"),
     *("steps", "step_total_ns", "step_min_ns", "step_max_ns"),
 }
 """Numbers of a whole window. A line is about one operator, and its reader would sum them up."""

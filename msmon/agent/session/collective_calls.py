@@ -1,7 +1,8 @@
 """The single collectives of one step, which ranks compare with each other.
 
-A window holds those of one whole step. It is the step whose number the highest power of two divides
-(96 rather than 95 or 98), so that ranks whose windows begin some seconds apart choose the same one.
+A window holds those of one whole step: the step in which the roundest moment of the wall clock
+lies, the one that the highest power of two divides. So ranks whose windows begin some seconds apart
+choose the same one, whether they count their steps alike or not.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ MOST_STEPS = 4096
 WITHOUT_STEPS_NS = 1_000_000_000
 """Where steps are unknown, the collectives of so long stand for them."""
 
+MOST_SECONDS = 60
+"""So far back such a second may lie."""
+
 CALL_DTYPE = np.dtype(
     [
         ("group", "<u2"),
@@ -68,6 +72,15 @@ class StepSpan:
     start_ns: int
     end_ns: int
 
+    @property
+    def moment_ns(self) -> int:
+        """The roundest moment after its start and until its end.
+
+        The highest bit in which both differ is where a higher power of two was passed.
+        """
+        bit = (self.start_ns ^ self.end_ns).bit_length() - 1
+        return self.end_ns >> bit << bit if bit > 0 else self.end_ns
+
 
 class CollectiveCalls:
     """The latest collectives of a process. Belongs to one thread."""
@@ -83,6 +96,8 @@ class CollectiveCalls:
         """By the number of a group: that of its next collective."""
         self._steps: deque[StepSpan] = deque(maxlen=MOST_STEPS)
         self._told_step = -1
+        self.moment_ns = 0
+        """The moment of the step that was told last; 0 before the first."""
         self._whole_since_ns = 0
         """Since when no collective has been forgotten."""
 
@@ -152,14 +167,17 @@ class CollectiveCalls:
         """
         none = np.zeros(0, CALL_DTYPE)
         latest_ns = max((part.last_end_ns for part in self._calls), default=0)
+        if not self._calls:
+            return -1, none
         if self._steps:
             step = self._roundest(latest_ns)
             if step is None:
                 return -1, none
-            self._told_step = step.number
+            self._told_step, self.moment_ns = step.number, step.moment_ns
             begin_ns, end_ns = step.start_ns, step.end_ns
         else:
-            begin_ns, end_ns = latest_ns - WITHOUT_STEPS_NS, latest_ns + 1
+            begin_ns = self.moment_ns = self._roundest_second(latest_ns)
+            end_ns = begin_ns + WITHOUT_STEPS_NS
         parts = [
             part.rows
             for part in self._calls
@@ -180,7 +198,13 @@ class CollectiveCalls:
             and step.start_ns >= self._whole_since_ns
             and step.end_ns <= latest_ns
         ]
-        return max(whole, key=lambda step: (step.number & -step.number, step.number), default=None)
+        return max(whole, key=lambda step: _roundness(step.moment_ns), default=None)
+
+    def _roundest_second(self, latest_ns: int) -> int:
+        """Return the beginning of the second to tell of, where steps are unknown."""
+        last = latest_ns // WITHOUT_STEPS_NS - 1
+        first = max(self.moment_ns // WITHOUT_STEPS_NS + 1, last - MOST_SECONDS)
+        return WITHOUT_STEPS_NS * max(range(min(first, last), last + 1), key=_roundness)
 
     def _numbers_of(self, label: Label) -> tuple[int, int, int]:
         """Return the numbers of a label; -1 for sends, receives and names beyond the bound."""
@@ -201,6 +225,11 @@ class CollectiveCalls:
             return -1, -1, -1
         group_number = self.texts.setdefault(group, len(self.texts))
         return group_number, self.texts.setdefault(operation, len(self.texts)), min(size_class, 63)
+
+
+def _roundness(number: int) -> int:
+    """Return the highest power of two that divides a number."""
+    return number & -number
 
 
 def _first_of_each_group(calls: Column) -> Column:

@@ -86,6 +86,7 @@ class WindowDetails:
             devices=devices,
             collectives=_digest(calls, places, window.start_ns),
             digest_step=step if len(calls) else -1,
+            digest_ns=self._calls.moment_ns if len(calls) else 0,
             names=tuple(names),
         )
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import msmon
 
@@ -23,22 +24,24 @@ def end_with_parent() -> None:
 
 
 def run_rank(step_s: float) -> None:
-    """Act as a training process: call ``msmon.step()`` every ``step_s`` until SIGTERM."""
+    """Act as a training process: call ``msmon.step()`` every ``step_s`` until SIGTERM.
+
+    Steps end when those of the simulated device do, at multiples of ``step_s`` since the epoch, so
+    that all ranks go on together as those of a real job.
+    """
     ended = threading.Event()
     parent = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     msmon.init()
-    while not ended.wait(step_s) and os.getppid() == parent:
+    while not ended.wait(step_s - time.time() % step_s) and os.getppid() == parent:
         msmon.step()
     msmon.shutdown()
 
 
 def run_daemon() -> int:
-    """Run ``msmon-daemon`` with the sink that collects the totals for the demo."""
+    """Run ``msmon-daemon``."""
     from msmon.commands.daemon.command import main as daemon_main
-    from msmon.sinks import catalog
 
-    catalog.BUILT_IN["demo-totals"] = "msmon.commands.demo.totals:TotalsSink"
     return daemon_main()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msmon.bus.client import Client
-from msmon.bus.endpoints import local_endpoint
+from msmon.bus.endpoints import Endpoint, local_endpoint
 from msmon.bus.messages import Message, Reply, StatusRequest
 from msmon.errors import BusError, MsmonError
 
@@ -25,7 +25,6 @@ STOP_LIMIT_S = 4.0
 POLL_S = 0.1
 DAEMON = "daemon"
 METRICS_FILE = "metrics.jsonl"
-TOTALS_FILE = "totals.json"
 
 _LAUNCHER_VARIABLES = ("RANK", "LOCAL_", "WORLD_", "OMPI_", "PMI", "SLURM_", "MSMON", "KINETO_")
 """Prefixes of variables that would tell a simulated rank about another job, or of our own."""
@@ -34,17 +33,14 @@ _LAUNCHER_VARIABLES = ("RANK", "LOCAL_", "WORLD_", "OMPI_", "PMI", "SLURM_", "MS
 class Cluster:
     """A daemon and its ranks; use it as a context manager.
 
-    ``private`` takes the socket, so its path must be short, the keys and the totals. ``data`` takes
-    windows and logs. ``simulation`` is the text for MSMON_SIMULATE.
+    ``private`` takes the socket, so its path must be short, and the keys. ``data`` takes windows
+    and logs. ``simulation`` is the text for MSMON_SIMULATE.
     """
 
     def __init__(
         self, private: Path, data: Path, ranks: int, simulation: str, step_s: float
     ) -> None:
-        self._sinks = (
-            f"metrics-json:path={data / METRICS_FILE}",
-            f"demo-totals:path={private / TOTALS_FILE}",
-        )
+        self._sink = f"metrics-json:path={data / METRICS_FILE}"
         self._logs = data / "logs"
         self._ranks = ranks
         self._step_s = step_s
@@ -68,9 +64,13 @@ class Cluster:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    def endpoint(self) -> Endpoint:
+        """Return where the private daemon is."""
+        return local_endpoint(self._environ)
+
     def request(self, message: Message, timeout_s: float = 10.0) -> Reply:
         """Send one request to the private daemon and return its reply."""
-        with Client(local_endpoint(self._environ), timeout_s) as client:
+        with Client(self.endpoint(), timeout_s) as client:
             reply: Reply = client.request(message, timeout_s)
             return reply
 
@@ -93,8 +93,7 @@ class Cluster:
 
     def _start_all(self) -> None:
         self._logs.mkdir(exist_ok=True)
-        sinks = (word for sink in self._sinks for word in ("--sink", sink))
-        self._start(DAEMON, ["daemon", *sinks], {})
+        self._start(DAEMON, ["daemon", "--sink", self._sink], {})
         for rank in range(self._ranks):
             identity = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._ranks}
             self._start(f"rank {rank}", ["rank", str(self._step_s)], identity)

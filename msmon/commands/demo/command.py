@@ -21,11 +21,12 @@ from msmon.bus.messages import MonitorRequest, Reply
 from msmon.bus.words import MonitorAction, Outcome
 from msmon.commands.asking.answers import in_rank_order, sentence
 from msmon.commands.asking.parameters import option_from
-from msmon.commands.demo.cluster import METRICS_FILE, TOTALS_FILE, Cluster
-from msmon.commands.demo.operator_table import operator_table, verdict
-from msmon.commands.demo.totals import Totals, read_totals
+from msmon.commands.demo.cluster import METRICS_FILE, Cluster
+from msmon.commands.demo.operator_table import operator_table
+from msmon.commands.demo.watching import DemoWatch
 from msmon.commands.signals import ended_by_signals
 from msmon.errors import MsmonError, UsageError
+from msmon.live.feed import Feed
 from msmon.settings.options import Option, real_number, whole_number
 
 STEP_S = 0.2
@@ -94,14 +95,15 @@ def demo(ranks: int | None, seconds: float | None, keep: Path | None) -> None:
         data = _made(keep) if keep else private
         console.print(f"Starting a private daemon and {rank_count} simulated ranks ...")
         simulation = simulation_text(rank_count)
-        totals_path = private / TOTALS_FILE
         with Cluster(private, data, rank_count, simulation, STEP_S) as cluster:
             _require_ok(cluster.request(_start_request(data / RECORDS if keep else None)))
-            _watch(console, cluster, totals_path, rank_count, duration_s)
-            stopped = cluster.request(MonitorRequest(MonitorAction.STOP))
+            with Feed({"demo": cluster.endpoint}) as feed:
+                watch = DemoWatch(feed, round(REPORT_INTERVAL_S * 1e9))
+                _watch(console, cluster, watch, rank_count, duration_s)
+                stopped = cluster.request(MonitorRequest(MonitorAction.STOP))
+                watch.take_the_rest()
         _require_ok(stopped)
-        totals = read_totals(totals_path)  # complete, for the daemon has ended
-        _summarise(console, totals, stopped, data if keep else None)
+        _summarise(console, watch, stopped, data if keep else None)
 
 
 def simulation_text(ranks: int) -> str:
@@ -127,7 +129,7 @@ def _require_ok(reply: Reply) -> None:
 
 
 def _watch(
-    console: Console, cluster: Cluster, totals_path: Path, ranks: int, duration_s: float
+    console: Console, cluster: Cluster, watch: DemoWatch, ranks: int, duration_s: float
 ) -> None:
     """Follow the windows for ``duration_s``; on a terminal the table is drawn live."""
     end = time.monotonic() + duration_s
@@ -138,16 +140,18 @@ def _watch(
         while (left_s := end - time.monotonic()) > 0:
             time.sleep(min(REFRESH_S, left_s))
             cluster.check()
-            totals = read_totals(totals_path) if drawn else {}
+            watch.take()
+            totals = watch.totals() if drawn else {}
             if totals:
                 title = f"Top operators per rank, {max(0.0, left_s):.0f} s to go (Ctrl-C ends)"
-                live.update(operator_table(totals, min(limit, TOP), title), refresh=True)
+                table = operator_table(totals, watch.slow_ranks, min(limit, TOP), title)
+                live.update(table, refresh=True)
 
 
-def _summarise(console: Console, totals: Totals, stopped: Reply, keep: Path | None) -> None:
+def _summarise(console: Console, watch: DemoWatch, stopped: Reply, keep: Path | None) -> None:
     console.print()
-    console.print(operator_table(totals, TOP, "Top operators per rank"))
-    lines = ["", verdict(totals), ""]
+    console.print(operator_table(watch.totals(), watch.slow_ranks, TOP, "Top operators per rank"))
+    lines = ["", *watch.verdict_lines(), ""]
     lines += [
         f"Rank {row.rank}: {sentence(row.text)}" for row in in_rank_order(stopped.answer_rows)
     ]

@@ -12,7 +12,7 @@ from msmon.commands.asking.answers import process_name
 from msmon.commands.top.model import Model
 from msmon.insight.wording import ranks_text
 
-MONITOR_COMMAND = "msmon npu-monitor start --always --kind Kernel,Communication"
+MONITOR_COMMAND = "msmon npu-monitor start --kind Kernel,Communication --report-interval-s 10"
 
 COLLECTING = frozenset(
     {

@@ -61,7 +61,7 @@ def top(connection: Connection, once: bool, operators: int | None, log_file: str
 
     \b
     Monitor, and look; the second one on all nodes of a job:
-      msmon npu-monitor start --always --kind Kernel,Communication
+      msmon npu-monitor start --kind Kernel,Communication --report-interval-s 10
       msmon top --host node1,node2
     Once, as text and for a script:
       msmon top --once

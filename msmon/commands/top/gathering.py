@@ -17,7 +17,7 @@ from msmon.errors import MsmonError
 from msmon.live.seen import SeenWindow
 
 STATES_S = 3.0
-STATES_SHARE = 0.01
+STATES_SHARE = 0.02
 """The states of the processes are asked for every three seconds, and more seldom where that would
 take more than this share of the time."""
 

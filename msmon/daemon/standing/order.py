@@ -18,11 +18,6 @@ from msmon.settings.options import MONITOR_OPTION, MONITOR_OPTIONS, check_fields
 DEFAULT_INTERVAL_S = 10.0
 """Report interval of an order that names none: what those who judge the windows are made for."""
 
-MAX_SELECTION_CHARACTERS = 32_768
-MAX_LEFT_ALONE_CHARACTERS = 2_048
-"""Longest selection of an order, and of what it leaves alone, as it is typed. With the numbers of
-both, what is kept of an owner stays below ``store.MAX_FILE_BYTES``."""
-
 DEFAULT_NAME = "always"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _TYPED = {option.name: option for option in MONITOR_OPTIONS if option.flag.startswith("--")}
@@ -122,7 +117,6 @@ def check_name(name: Any) -> str:
 
 def check_order_fields(fields: Mapping[str, Any], selection: Selection) -> dict[str, Any]:
     """Return the options of an order, with its own default of the interval. Raises UsageError."""
-    require_short(selection, MAX_SELECTION_CHARACTERS)
     if selection.pids:
         raise UsageError(
             "--always can't be for a --pid, which another process has tomorrow",
@@ -134,15 +128,6 @@ def check_order_fields(fields: Mapping[str, Any], selection: Selection) -> dict[
     checked.setdefault("report_interval_s", DEFAULT_INTERVAL_S)
     MonitorSettings.from_fields(checked)
     return checked
-
-
-def require_short(selection: Selection, most: int) -> None:
-    """Raise UsageError for a selection that is too long to be remembered."""
-    if len(selection_text(selection)) > most:
-        raise UsageError(
-            "the selection is too long for a standing order",
-            f"as text, ranks in a row as A-B, it may have {most} characters",
-        )
 
 
 def covers(outer: Selection, inner: Selection) -> bool:
@@ -180,18 +165,13 @@ def selection_text(selection: Selection) -> str:
 
 
 def _spans(ranks: list[int]) -> list[str]:
-    return ["-".join(map(str, dict.fromkeys(span))) for span in spans_of(ranks)]
-
-
-def spans_of(ranks: list[int]) -> list[list[int]]:
-    """Return ranks as pairs of the first and the last of those in a row."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
         else:
-            spans.append([rank, rank])
-    return spans
+            spans.append([rank])
+    return ["-".join(map(str, span)) for span in spans]
 
 
 def options_text(fields: Mapping[str, Any]) -> str:

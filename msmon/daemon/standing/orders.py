@@ -11,22 +11,17 @@ from msmon.daemon.access.roles import Role
 from msmon.daemon.process import Process
 from msmon.daemon.standing.order import (
     DEFAULT_NAME,
-    MAX_LEFT_ALONE_CHARACTERS,
     LeftAlone,
     StandingOrder,
     covers,
     may_overlap,
-    require_short,
     selection_text,
 )
 from msmon.errors import CommandRefused
 
 MAX_PER_OWNER = 16
-MAX_LEFT_ALONE = 16
-"""Exceptions that those who may end an order can make from it."""
-MAX_LEFT_ALONE_PER_USER = 4
-"""Exceptions that a user can make from an operator's order for the own processes."""
-MAX_LEFT_ALONE_OF_ALL = 64
+MAX_LEFT_ALONE_PER_OWNER = 16
+"""Exceptions that one owner can have made from one order."""
 
 
 class OrderFromFile:
@@ -173,8 +168,7 @@ class Orders:
         An order that is for no others ends. Another one leaves the selected processes alone from
         now on, unless what is stopped there are sessions of commands. ``stopped(order)`` tells of
         each process that is there, that the order holds for and that is stopped: whether its
-        session is one of a command. Raises CommandRefused and UsageError for an exception that
-        can't be made; then nothing has changed.
+        session is one of a command.
         """
         effect = StopEffect()
         for order in self.all():
@@ -185,16 +179,14 @@ class Orders:
                 continue
             concerned = stopped(order)
             if mine and covers(selection, order.selection):
+                self.end(order)
                 effect.ended.append(order)
             elif concerned and all(concerned):
                 effect.goes_on.append(order)
             elif concerned or not selection.pids:
                 exception = LeftAlone(selection, "" if mine else peer.owner)
-                effect.restricted.append(_restricted(order, exception))
-        for order in effect.ended:
-            self.end(order)
-        for order in effect.restricted:
-            self._put(order)
+                self._put(_restricted(order, exception))
+                effect.restricted.append(order)
         return effect
 
     def _put(self, order: StandingOrder) -> StandingOrder:
@@ -229,15 +221,10 @@ class Orders:
 
 
 def _restricted(order: StandingOrder, exception: LeftAlone) -> StandingOrder:
-    require_short(exception.selection, MAX_LEFT_ALONE_CHARACTERS)
-    restricted = order.excepting(exception)
-    made = sum(item.owner == exception.owner for item in restricted.left_alone)
-    most = MAX_LEFT_ALONE_PER_USER if exception.owner else MAX_LEFT_ALONE
-    if made > most or len(restricted.left_alone) > MAX_LEFT_ALONE_OF_ALL:
+    made = sum(item.owner == exception.owner for item in order.left_alone)
+    if made >= MAX_LEFT_ALONE_PER_OWNER:
         raise CommandRefused(
-            f"the order {order.name!r} leaves {made - 1} selections alone already",
-            "stop all of your processes at once"
-            if exception.owner
-            else "end the order and give it again for those processes that it shall hold for",
+            f"the order {order.name!r} leaves {made} selections alone already",
+            "end the order and give it again for those processes that it shall hold for",
         )
-    return restricted
+    return order.excepting(exception)

@@ -23,7 +23,6 @@ from msmon.daemon.standing.order import (
     StandingOrder,
     check_name,
     check_order_fields,
-    spans_of,
 )
 from msmon.errors import MsmonError
 
@@ -76,19 +75,13 @@ def _as_json(order: StandingOrder) -> dict[str, Any]:
         "name": order.name,
         "uid": order.uid,
         "gid": order.gid,
-        "selection": _selection_fields(order.selection),
+        "selection": vars(order.selection),
         "fields": dict(order.fields),
         "given_ns": order.given_ns,
         "left_alone": [
-            {"selection": _selection_fields(item.selection), "owner": item.owner}
-            for item in order.left_alone
+            {"selection": vars(item.selection), "owner": item.owner} for item in order.left_alone
         ],
     }
-
-
-def _selection_fields(selection: Selection) -> dict[str, Any]:
-    """Return a selection with its ranks as spans: those of a large job are mostly in a row."""
-    return {**vars(selection), "ranks": spans_of(selection.ranks)}
 
 
 def _read(path: Path) -> list[StandingOrder]:
@@ -130,11 +123,8 @@ def _order(owner: str, item: Mapping[str, Any]) -> StandingOrder:
 
 def _selection(item: Mapping[str, Any]) -> Selection:
     pids = [int(pid) for pid in item["pids"]]
-    spans = [(int(first), int(last)) for first, last in item["ranks"]]
-    if sum(last - first + 1 for first, last in spans) > MAX_NUMBERS:
-        raise ValueError("a selection is too long")
-    ranks = [rank for first, last in spans for rank in range(first, last + 1)]
+    ranks = [int(rank) for rank in item["ranks"]]
     jobs = [str(job) for job in item["job_ids"]]
-    if len(pids) > MAX_NUMBERS or len(jobs) > MAX_JOBS:
+    if max(len(pids), len(ranks)) > MAX_NUMBERS or len(jobs) > MAX_JOBS:
         raise ValueError("a selection is too long")
     return Selection(pids, ranks, jobs)

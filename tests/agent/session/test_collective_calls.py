@@ -7,18 +7,19 @@ import pytest
 
 from msmon.agent.session.collective_calls import MOST_CALLS, MOST_ROWS, CollectiveCalls, StepSpan
 
+STEP_NS = 1024
 NAMES = [("allReduce", "tp", 20), ("reduceScatter", "dp", 24)]
 
 
 def steps(first: int, last: int) -> list[StepSpan]:
-    """Return steps of 1,000 ns each."""
-    return [StepSpan(n, n * 1000, (n + 1) * 1000) for n in range(first, last)]
+    """Return steps of 1,024 ns each. In the middle of step n lies the moment n * 1,024."""
+    return [StepSpan(n, n * STEP_NS - 512, n * STEP_NS + 512) for n in range(first, last)]
 
 
 def add(calls: CollectiveCalls, first: int, last: int, per_step: int = 4) -> None:
     """Add the collectives of steps; the last one of each step belongs to another group."""
     places = np.arange(first * per_step, last * per_step)
-    start_ns = places // per_step * 1000 + places % per_step * (1000 // per_step) + 10
+    start_ns = places // per_step * STEP_NS - 512 + places % per_step * (STEP_NS // per_step) + 10
     labels = np.where(places % per_step == per_step - 1, 1, 0)
     calls.add(start_ns, start_ns + 5, labels, NAMES)
 
@@ -29,7 +30,9 @@ def test_the_roundest_whole_step_is_told() -> None:
     calls.add_steps(steps(90, 100))
     step, rows = calls.take()
     assert step == 96
-    assert rows["start_ns"].tolist() == [96010, 96260, 96510, 96760]
+    begin_ns = 96 * STEP_NS - 512
+    assert (rows["start_ns"] - begin_ns).tolist() == [10, 266, 522, 778]
+    assert calls.moment_ns == 96 * STEP_NS
     texts = list(calls.texts)
     assert [texts[group] for group in rows["group"].tolist()] == ["tp", "tp", "tp", "dp"]
     assert [texts[operation] for operation in rows["operation"].tolist()][-1] == "reduceScatter"
@@ -37,14 +40,16 @@ def test_the_roundest_whole_step_is_told() -> None:
 
 
 @pytest.mark.parametrize("moved", range(-3, 4))
-def test_ranks_whose_windows_begin_elsewhere_choose_the_same_step(moved: int) -> None:
+def test_ranks_choose_the_same_step_however_they_count_and_when_they_began(moved: int) -> None:
     told = []
-    for begin in (200, 200 + moved):
+    for begin, counted in ((200, 0), (200 + moved, 7)):
         calls = CollectiveCalls()
         add(calls, begin, begin + 17)
-        calls.add_steps(steps(begin, begin + 16))
-        told.append(calls.take()[0])
-    assert told == [208, 208]
+        spans = steps(begin, begin + 16)
+        calls.add_steps([StepSpan(s.number + counted, s.start_ns, s.end_ns) for s in spans])
+        told.append(calls.take()[1]["start_ns"].tolist())
+        assert calls.moment_ns == 208 * STEP_NS
+    assert told[0] == told[1]
 
 
 def test_each_group_counts_its_own_from_the_begin_of_the_session() -> None:
@@ -74,13 +79,13 @@ def test_a_step_whose_collectives_have_not_all_come_waits() -> None:
     assert calls.take()[0] == -1  # nothing new
 
 
-def test_without_steps_the_latest_second_is_told() -> None:
+def test_without_steps_the_roundest_second_is_told() -> None:
     calls = CollectiveCalls()
     start_ns = np.arange(40) * 100_000_000
     calls.add(start_ns, start_ns + 1000, np.zeros(40, np.int64), NAMES)
     step, rows = calls.take()
     assert step == -1
-    assert rows["number"].tolist() == list(range(30, 40))
+    assert rows["number"].tolist() == list(range(20, 30))
 
 
 def test_of_a_long_step_the_first_of_each_group_are_told() -> None:
@@ -116,8 +121,9 @@ def test_numbers_that_begin_anew_are_followed() -> None:
     calls.add_steps(steps(500, 519))
     assert calls.take()[0] == 512
     add(calls, 600, 611)
-    calls.add_steps([StepSpan(n - 580, n * 1000, (n + 1) * 1000) for n in range(600, 610)])
-    assert calls.take()[0] == 24
+    later = [StepSpan(s.number - 580, s.start_ns, s.end_ns) for s in steps(600, 610)]
+    calls.add_steps(later)
+    assert calls.take()[0] == 608 - 580
 
 
 def test_numbers_begin_anew_where_the_collectives_are_told_by_another_kind() -> None:

@@ -1,12 +1,11 @@
-"""The totals of each rank: what the sink merges is what the reader gets."""
+"""The totals of each rank, merged from its windows."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from fixtures.sink_input import START_NS, make_batch, make_session
+from fixtures.sink_input import START_NS, make_batch
 
-from msmon.commands.demo.totals import OperatorTotal, TotalsSink, read_totals
+from msmon.commands.demo.totals import MergedWindows
 from msmon.records.kinds import ActivityKind
 from msmon.records.statistics.window_statistics import WindowStatistics
 from msmon.records.windows import Window
@@ -21,38 +20,18 @@ def window(durations_ns: list[int], name: str = "MatMul") -> Window:
     return statistics.close(0, 0, 1)
 
 
-@pytest.fixture
-def sink(tmp_path):
-    opened = TotalsSink(path=str(tmp_path / "totals.json"))
-    for rank in (0, 1):
-        opened.open_session(make_session(tmp_path, rank, f"s{rank}"))
-    return opened
+def test_the_95th_percentile_is_that_of_all_windows_together() -> None:
+    merged = MergedWindows()
+    short, long = [1000] * 95, [9000] * 15
+    merged.add(0, window(short))
+    merged.add(0, window(long))
+    merged.add(1, window([500]))
+    (total,) = merged.totals()[0]
+    assert (total.kind, total.name, total.count) == ("Kernel", "MatMul", 110)
+    assert total.total_ns == sum(short) + sum(long)
+    assert abs(total.p95_ns - np.quantile(short + long, 0.95)) <= 600
+    assert merged.totals()[1][0].mean_ns == 500
 
 
-def test_the_percentile_is_that_of_all_records_and_not_the_mean_of_the_windows(sink, tmp_path):
-    sink.write_window("s0", 1, window([1_000] * 90))
-    sink.write_window("s0", 2, window([9_000] * 10))
-    sink.commit()
-    (total,) = read_totals(tmp_path / "totals.json")[0]
-    assert (total.count, total.total_ns, total.mean_ns) == (100, 180_000, 1_800)
-    exact = np.quantile([1_000] * 90 + [9_000] * 10, 0.95)
-    assert total.p95_ns == pytest.approx(exact, rel=0.063)
-
-
-def test_ranks_and_names_stay_apart(sink, tmp_path):
-    sink.write_window("s0", 1, window([100]))
-    sink.write_window("s0", 2, window([200], "Add"))
-    sink.write_window("s1", 1, window([400]))
-    sink.commit()
-    totals = read_totals(tmp_path / "totals.json")
-    found = {rank: sorted(total.name for total in totals[rank]) for rank in totals}
-    assert found == {0: ["Add", "MatMul"], 1: ["MatMul"]}
-    assert totals[1] == [OperatorTotal("Kernel", "MatMul", 1, 400, 400.0)]
-
-
-def test_what_was_written_stays_when_the_session_ends_and_is_empty_before(sink, tmp_path):
-    assert read_totals(tmp_path / "totals.json") == {}
-    sink.write_window("s0", 1, window([100]))
-    sink.close_session("s0", 2, None)
-    sink.commit()
-    assert [total.count for total in read_totals(tmp_path / "totals.json")[0]] == [1]
+def test_nothing_is_known_before_the_first_window() -> None:
+    assert MergedWindows().totals() == {}
