@@ -39,12 +39,13 @@ def advice(
     ``rows`` is None while no daemon has answered; ``states_problem`` says why, or which does not.
     """
     found = list(model.problems)
+    message = states_problem.partition("; ")[0]
     if states_problem:
         found.append(states_problem)
     found += [
         f"{daemon}: {text}" if daemon else text
         for daemon, text in feed_problems.items()
-        if text not in states_problem
+        if not (message and text.startswith(message))
     ]
     if rows is not None:
         found += _of_processes(model, [row for row in rows if row.state not in GONE])

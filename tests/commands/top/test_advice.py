@@ -18,7 +18,11 @@ def test_before_the_first_answer():
 
 
 def test_a_daemon_that_is_not_there_is_told_once():
-    told = advised(None, "no daemon runs here; start msmon-daemon", {"": "no daemon runs here"})
+    told = advised(
+        None,
+        "no daemon runs here; start msmon-daemon",
+        {"": "no daemon runs here (start msmon-daemon)"},
+    )
     assert told == ["no daemon runs here; start msmon-daemon"]
 
 
