@@ -37,6 +37,12 @@ COMMANDS: dict[str, Entry] = {
     ),
     "status": Entry("msmon.commands.status.command", "status", "Show every registered process."),
     "top": Entry("msmon.commands.top.command", "top", "Look at the jobs as they run."),
+    "watch": Entry(
+        "msmon.commands.watch.command", "watch", "Say by itself who is slow, and act on it."
+    ),
+    "verdicts": Entry(
+        "msmon.commands.verdicts", "verdicts", "List present and recent verdicts on the jobs."
+    ),
     "analyze": Entry(
         "msmon.commands.analyze", "analyze", "Ask exported files who is slow, and why."
     ),

@@ -22,6 +22,7 @@ class UnitFile:
     path: Path
     text: str
     keep: bool = False
+    mode: int = 0o644
 
 
 def system_files(python: str = sys.executable) -> list[UnitFile]:
@@ -29,20 +30,23 @@ def system_files(python: str = sys.executable) -> list[UnitFile]:
     # ProtectHome=yes would hide an interpreter that lies in a home directory.
     home = "read-only" if python.startswith(HOMES) else "yes"
     return [
-        UnitFile(Path("/etc/systemd/system") / UNIT, _text(UNIT, python=python, protect_home=home)),
-        UnitFile(Path("/etc/sysusers.d/msmon.conf"), _text("msmon.sysusers.conf")),
-        UnitFile(Path("/etc/msmon/daemon.toml"), _text("daemon.toml"), keep=True),
+        UnitFile(
+            Path("/etc/systemd/system") / UNIT, unit_text(UNIT, python=python, protect_home=home)
+        ),
+        UnitFile(Path("/etc/sysusers.d/msmon.conf"), unit_text("msmon.sysusers.conf")),
+        UnitFile(Path("/etc/msmon/daemon.toml"), unit_text("daemon.toml"), keep=True),
     ]
 
 
 def user_files(environ: Mapping[str, str], python: str = sys.executable) -> list[UnitFile]:
     """Return the files for a daemon of one user."""
     config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    text = _text("msmon-daemon.user.service", python=python)
+    text = unit_text("msmon-daemon.user.service", python=python)
     return [UnitFile(config / "systemd/user" / UNIT, text)]
 
 
-def _text(name: str, **values: str) -> str:
+def unit_text(name: str, **values: str) -> str:
+    """Return a shipped file with its values filled in."""
     text = (resources.files("msmon") / "systemd" / name).read_text("utf-8")
     for key, value in values.items():
         text = text.replace(f"{{{key}}}", value)
@@ -62,8 +66,9 @@ def install(files: list[UnitFile], root: Path = Path("/")) -> list[str]:
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(file.mode)
+            path.chmod(file.mode)
             path.write_text(file.text, "utf-8")
-            path.chmod(0o644)
         except PermissionError:
             raise UsageError(
                 f"{path} can't be written by uid {os.geteuid()}",

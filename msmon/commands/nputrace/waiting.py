@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Union
 
 import click
 
-from msmon.bus.messages import Reply, Selection, StatusRequest
+from msmon.bus.messages import Message, Reply, Selection, StatusRequest
 from msmon.bus.rows import AnswerRow, MissingRow, StatusRow, TraceRow, outcome_of
 from msmon.bus.words import FINISHED, GONE, TraceState
 from msmon.commands.asking.answers import (
@@ -27,24 +28,16 @@ AWAY_LIMIT_S = 60.0
 """A daemon may be away for so long while a trace is waited for."""
 
 
+TraceResult = Union[AnswerRow, MissingRow]
+
+
 def wait_for_traces(reply: Reply, connection: Connection) -> int:
     """Wait until every trace that ``reply`` has accepted is finished; return the exit code.
 
     0 only when all processes asked for have captured all steps and written their files.
     """
-    progress = _Progress(reply.answer_rows, connection.json)
-    seen_s = time.monotonic()
-    while not progress.finished:
-        try:
-            rows = connection.request(StatusRequest(Selection(progress.pids))).status_rows
-        except BusError:
-            if time.monotonic() - seen_s > AWAY_LIMIT_S:
-                raise
-        else:
-            seen_s = time.monotonic()
-            progress.take(rows)
-        time.sleep(0.0 if progress.finished else POLL_S)
-    results = [*progress.results(), *(row for row in reply.answer_rows if not row.ok)]
+    say = _say_nothing if connection.json else click.echo
+    results = follow_traces(reply, connection.request, say)
     if connection.json:
         final = dataclasses.replace(reply, outcome=outcome_of(results), rows=[*results])
         click.echo(as_json(final))
@@ -56,11 +49,41 @@ def wait_for_traces(reply: Reply, connection: Connection) -> int:
     return 0 if all(row.ok for row in results) else 1
 
 
-class _Progress:
-    """What is known of each accepted trace, by its id. Prints a line when that changes."""
+def follow_traces(
+    reply: Reply,
+    request: Callable[[Message], Reply],
+    say: Callable[[str], None],
+    goes_on: Callable[[], bool] = lambda: True,
+) -> list[TraceResult]:
+    """Ask for the traces that ``reply`` has accepted until all are finished; return the results.
 
-    def __init__(self, rows: Iterable[AnswerRow | MissingRow], quiet: bool) -> None:
-        self._quiet = quiet
+    ``say`` gets a line per change. Once ``goes_on`` says no, those that are not finished are left
+    out. Raises BusError if the daemon stays away.
+    """
+    progress = _Progress(reply.answer_rows, say)
+    seen_s = time.monotonic()
+    while not progress.finished and goes_on():
+        try:
+            rows = request(StatusRequest(Selection(progress.pids))).status_rows
+        except BusError:
+            if time.monotonic() - seen_s > AWAY_LIMIT_S:
+                raise
+        else:
+            seen_s = time.monotonic()
+            progress.take(rows)
+        time.sleep(0.0 if progress.finished else POLL_S)
+    return [*progress.results(), *(row for row in reply.answer_rows if not row.ok)]
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+class _Progress:
+    """What is known of each accepted trace, by its id. Says a line when that changes."""
+
+    def __init__(self, rows: Iterable[TraceResult], say: Callable[[str], None]) -> None:
+        self._say_line = say
         self._accepted = {
             row.trace_id: row
             for row in rows
@@ -125,6 +148,6 @@ class _Progress:
         self._say(trace_id, text)
 
     def _say(self, trace_id: str, text: str) -> None:
-        if not self._quiet and self._lines.get(trace_id) != text:
+        if self._lines.get(trace_id) != text:
             self._lines[trace_id] = text
-            click.echo(f"{process_name(self._accepted[trace_id])}: {sentence(text)}")
+            self._say_line(f"{process_name(self._accepted[trace_id])}: {sentence(text)}")
