@@ -106,19 +106,22 @@ def main() -> None:
     """Print the table and the RATIO lines."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=7)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="some faults, separated by commas")
+    parser.add_argument("--noise", default="", choices=["", *NOISES])
     parser.add_argument("--healthy-windows", type=int, default=1000)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    names = [name for name in FAULTS if name != "healthy" and options.only in ("", name)]
+    wanted = options.only.split(",") if options.only else list(FAULTS)
+    noises = [options.noise] if options.noise else list(NOISES)
+    names = [name for name in wanted if name != "healthy"]
     print("| " + " | ".join(COLUMNS) + " |")
     print("| --- " * len(COLUMNS) + "|")
     for name in names:
-        for noise in NOISES:
+        for noise in noises:
             if name != "uneven-lengths" or noise == "even":
                 _row(name, noise, options.seeds, options.verbose)
-    if options.only in ("", "healthy"):
-        for noise in NOISES:
+    if "healthy" in wanted:
+        for noise in noises:
             _healthy_row(noise, options.healthy_windows)
     if not options.only:
         print_speeds()
