@@ -24,7 +24,8 @@ from msmon.bus.messages import (
 from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
-from msmon.records.windows import BUCKET_DTYPE, OPERATOR_DTYPE, encode_texts
+from msmon.records.window_frames import frames_of
+from msmon.records.windows import Window
 from msmon.sessions import Counts, SessionEnd
 
 KERNEL = int(ActivityKind.Kernel)
@@ -39,12 +40,7 @@ def batch(count: int = 1) -> tuple[bytes, bytes]:
 
 
 def window(session_id: str, seq: int) -> tuple[WindowReport, tuple[bytes, ...]]:
-    payload = (
-        np.zeros(0, OPERATOR_DTYPE).tobytes(),
-        np.zeros(0, BUCKET_DTYPE).tobytes(),
-        encode_texts(("",)),
-    )
-    return WindowReport(session_id, seq, seq, 1, 2), payload
+    return WindowReport(session_id, seq, seq, 1, 2), frames_of(Window(seq, 1, 2))
 
 
 def test_a_registered_process_is_listed_with_what_it_reports(daemon, agent, in_state):

@@ -165,6 +165,8 @@ def test_a_daemon_that_goes_away_and_comes_back(daemon, ranks, screen):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_the_terminal_as_it_was(daemon, screen, number):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("these tests were started to ignore the signal, and so is the command")
     daemon.start()
     one = screen()
     one.wait_for("No process is registered")

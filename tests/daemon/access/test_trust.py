@@ -23,6 +23,7 @@ from msmon.bus.messages import (
     Reply,
     StatusRequest,
     Welcome,
+    WindowsReply,
 )
 from msmon.daemon.access.allow_list import AllowList
 from msmon.daemon.access.authentication import Authenticator
@@ -227,7 +228,7 @@ def test_a_key_without_a_role_is_an_agents(tmp_path):
 
 
 def test_every_message_that_a_daemon_takes_has_its_roles():
-    sent_by_daemon = {Welcome, Refused, Reply, Command, Acknowledged}
+    sent_by_daemon = {Welcome, Refused, Reply, WindowsReply, Command, Acknowledged}
     assert set(ROLES_FOR) == set(MESSAGE_TYPES.values()) - sent_by_daemon
 
 
