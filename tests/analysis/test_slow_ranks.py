@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -144,6 +145,8 @@ def test_a_full_disk_for_temporary_files_is_an_error_that_says_so(tmp_path):
         command,
         capture_output=True,
         text=True,
+        # Python would leave a compiled file of 4,000 bytes for others to stumble over
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000)),
     )
     assert done.returncode == 1
