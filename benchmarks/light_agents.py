@@ -36,6 +36,7 @@ from msmon.records.batch import Batch
 from msmon.records.dtypes import DTYPES
 from msmon.records.kinds import ActivityKind
 from msmon.records.statistics.window_statistics import WindowStatistics
+from msmon.records.window_frames import frames_of
 from msmon.records.windows import Window
 from msmon.sessions import Counts, ProcessInfo, SessionEnd
 
@@ -133,7 +134,7 @@ def run_agents(first: int, count: int, send_windows: bool) -> None:
     for agent in agents:
         poller.register(agent.socket, zmq.POLLIN)
     window = window_of_a_second()
-    payload = window.to_frames()
+    payload = frames_of(window)
     turn = 0
     while True:
         for socket, _ in poller.poll(20):
